@@ -1,0 +1,48 @@
+# Every target sets up what it needs, once: the virtual environment is rebuilt only when the lock changes.
+PYTHON ?= python3.11
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+SEED   ?= 0
+
+export RAY_USAGE_STATS_ENABLED := 0
+export VLLM_NO_USAGE_STATS := 1
+export DO_NOT_TRACK := 1
+export HF_HUB_OFFLINE := 1
+
+.PHONY: setup demo test check format policy clean
+
+setup: $(READY)
+
+# The lock is complete, so pip resolves nothing (--no-deps). Its torch is the CPU build; where pip does not
+# find that wheel, add PyTorch's CPU wheel index with PIP_EXTRA_INDEX_URL (see docs/install.md).
+$(READY): requirements/cpu.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if v == (3, 11) else "agentrl: the CPU lock is for Python 3.11, found %d.%d; run make PYTHON=/path/to/python3.11" % v)'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check pip==26.3
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements/cpu.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch $@
+
+demo: $(READY)
+	$(BIN)/agentrl train examples/01_calculator/run.toml --seed $(SEED)
+	$(BIN)/agentrl audit runs/demo
+
+test: $(READY)
+	$(BIN)/python -m pytest
+
+check: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(READY)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+policy: $(READY)
+	$(BIN)/python tools/build_policy.py
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,48 @@
+"""Every error that agentrl raises on purpose. Each message names the boundary, the values and the fix.
+
+A `ConfigError` ends a command with exit status 2, any other `AgentRLError` with 1 (`agentrl.cli.main`).
+"""
+
+
+class AgentRLError(Exception):
+    """Base of all errors raised on purpose."""
+
+
+class ConfigError(AgentRLError):
+    """The user's configuration or command line is wrong; nothing was started."""
+
+
+class RunError(AgentRLError):
+    """A run could not start or go on."""
+
+
+class EngineError(AgentRLError):
+    """An engine failed: it died, stalled, or broke its contract."""
+
+
+class EngineUnavailable(EngineError):
+    """No routable engine, or the one asked did not answer in time. May pass; a retry is allowed."""
+
+
+class SwapError(EngineError):
+    """A weight swap failed; the version was not raised and the engine must not be routed to."""
+
+
+class EnvironmentFault(AgentRLError):
+    """An environment raised, hung or broke the `Env` contract. Costs its own episode only."""
+
+
+class RewardError(AgentRLError):
+    """A reward service answered wrongly or not at all. The reward is missing, never zero."""
+
+
+class StoreError(AgentRLError):
+    """The trajectory store refused or lost something."""
+
+
+class TrainerError(AgentRLError):
+    """A trainer rank failed or was given a batch it cannot train."""
+
+
+class AuditError(AgentRLError):
+    """A stored run breaks an invariant; names the first offender."""

@@ -1,0 +1,43 @@
+"""What the gateway needs from the outside, as protocols, so that it imports neither engines nor stores."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Protocol
+
+from agentrl.types import Sampling, TokenChunk, Trajectory
+
+
+class EngineClient(Protocol):
+    """One engine by URL. Tokens in, tokens out. `agentrl.engine.client.HttpEngineClient` in production."""
+
+    url: str
+
+    def stream(self, prompt_ids: Sequence[int], sampling: Sampling, *, request_id: str) -> AsyncIterator[TokenChunk]:
+        """Sample a continuation. The last chunk has `finish_reason` and `versions`; at least one chunk comes.
+
+        Closing the iterator aborts the request on the engine.
+        Raises EngineUnavailable (refused, died, stalled past the client's timeout: may pass), EngineError (it broke
+        its contract or refused the request for good).
+        """
+        ...
+
+    async def version(self) -> int:
+        """The version of the weights it serves now. Raises EngineUnavailable."""
+        ...
+
+    async def healthy(self) -> bool:
+        """Whether it answers its health check within the client's timeout. Never raises."""
+        ...
+
+    async def context_length(self) -> int:
+        """The most tokens that prompt and sample may have together. Raises EngineUnavailable."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class TrajectorySink(Protocol):
+    """Where finished trajectories go. Durable when it returns. Called in a worker thread."""
+
+    def save(self, trajectory: Trajectory) -> None: ...

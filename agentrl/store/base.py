@@ -1,0 +1,67 @@
+"""The trajectory store: what was sampled, how it was scored, what became of it. One protocol, SQL and memory behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol
+
+from msgspec import Struct
+
+from agentrl.types import Mode, SwapRecord, Task, Trajectory
+
+TRAINED = "trained"
+"""The outcome of what got gradient; every other outcome is the named reason why it did not."""
+
+
+class GroupRecord(Struct, frozen=True, kw_only=True):
+    """The books of one admitted group (invariant 7): open until `outcome` is set, which happens once."""
+
+    group_id: str
+    task: Task
+    admitted_at_version: int
+    outcome: str | None = None
+    step: int | None = None
+
+
+class Settlement(Struct, frozen=True, kw_only=True):
+    """What became of one trajectory of a step."""
+
+    session_id: str
+    outcome: str  # TRAINED, or the reason it was dropped
+    step: int
+    tokens: int = 0  # sampled tokens that got gradient
+
+
+class TrajectoryStore(Protocol):
+    """Synchronous; every method is durable on return and safe to call from several threads and processes.
+
+    Raises StoreError: unknown id, an id saved twice, a second settlement, a database that cannot be written.
+    """
+
+    def save(self, trajectory: Trajectory) -> None: ...
+
+    def get(self, session_id: str) -> Trajectory: ...
+
+    def iterate(self, *, mode: Mode | None = None, group_id: str | None = None) -> Iterator[Trajectory]:
+        """In order of `finished_at`, a bounded number in memory at once."""
+        ...
+
+    def count(self, *, mode: Mode | None = None) -> int: ...
+
+    def set_reward(self, session_id: str, reward: float | None, components: Mapping[str, float | None]) -> None: ...
+
+    def admit(self, group_id: str, task: Task, version: int) -> None: ...
+
+    def settle(self, group_id: str, outcome: str, step: int | None, settlements: Sequence[Settlement] = ()) -> None:
+        """Closes a group and its trajectories in one transaction."""
+        ...
+
+    def groups(self, *, open_only: bool = False) -> Iterator[GroupRecord]: ...
+
+    def settlements(self) -> Iterator[Settlement]: ...
+
+    def record_swap(self, swap: SwapRecord) -> None: ...
+
+    def swaps(self) -> list[SwapRecord]: ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,226 @@
+"""The values that cross boundaries. Plain data, no I/O; each says who makes it and who takes it.
+
+Axes: T tokens of a sequence, P tokens of a prompt, S tokens of one call's sample. A span is half open, `[start, end)`.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any, Literal
+
+from msgspec import Struct, field
+
+Mode = Literal["train", "eval"]
+SwapMode = Literal["keep", "recompute", "drain"]
+FinishReason = Literal["stop", "length", "abort"]
+
+
+class StopReason(StrEnum):
+    """Why an episode ended. Written by the rollout, read by filters, metrics and people."""
+
+    DONE = "done"  # the environment terminated it
+    TRUNCATED = "truncated"  # the environment truncated it (gymnasium's sense)
+    MAX_TURNS = "max_turns"
+    MAX_TOKENS = "max_tokens"
+    CONTEXT = "context_overflow"  # the next prompt does not fit the engine's context
+    DEADLINE = "deadline"
+    ENV_ERROR = "env_error"
+    ENV_TIMEOUT = "env_timeout"
+    POLICY_ERROR = "policy_error"  # the gateway or every engine failed: infrastructure, never a wrong answer
+    CANCELLED = "cancelled"
+
+
+class Task(Struct, frozen=True, kw_only=True):
+    """One row of work for an environment. Made by a task source, taken by an episode."""
+
+    id: str
+    env_id: str
+    seed: int
+    options: dict[str, Any] = {}
+    split: str = "train"
+
+
+class Sampling(Struct, frozen=True, kw_only=True):
+    """The distribution that an engine is asked to sample from. Neutral unless told otherwise.
+
+    Only `temperature` is modelled by the trainer, so training sessions refuse any other reshaping (invariant 3).
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0  # 0 is off
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    seed: int | None = None
+
+
+class VersionSpan(Struct, frozen=True):
+    """Tokens `[start, end)` were sampled by the weights of `version`. What the indices count is said where it is held."""
+
+    version: int
+    start: int
+    end: int
+
+
+class TokenChunk(Struct, frozen=True, kw_only=True):
+    """A piece of one generation, as an engine streams it. Made by an engine client, taken by the gateway."""
+
+    token_ids: list[int]  # [n]
+    logprobs: list[float] | None  # [n], of token_ids; None when the engine sent none or a wrong count
+    finish_reason: FinishReason | None = None  # set on the last chunk only
+    stop_reason: str | int | None = None
+    versions: list[VersionSpan] | None = None  # last chunk only, spans over all S tokens of the generation
+
+
+class Generation(Struct, frozen=True, kw_only=True):
+    """A whole generation: the chunks joined. Made by the gateway's collector."""
+
+    token_ids: list[int]  # [S]
+    logprobs: list[float] | None  # [S]; None makes the call untrainable
+    versions: list[VersionSpan]  # cover [0, S) without gap or overlap, versions non-decreasing
+    finish_reason: FinishReason
+    stop_reason: str | int | None = None
+    engine_id: str
+
+
+class Call(Struct, kw_only=True):
+    """One model call of a session, exactly as the engine saw it. Made by the gateway, kept by the store."""
+
+    call_id: str
+    prompt_token_ids: list[int]  # [P], what the engine was given
+    prompt_digest: str  # digest_of(prompt_token_ids), taken where the request leaves for the engine
+    token_ids: list[int]  # [S], what it sampled, end-of-turn token included
+    logprobs: list[float] | None  # [S]
+    versions: list[VersionSpan]  # over token_ids
+    finish_reason: FinishReason
+    engine_id: str
+    sampling: Sampling  # effective, after the session's pins
+    message: dict[str, Any]  # the assistant message that the client was given
+    parent: int | None = None  # index of the call whose prompt + sample this prompt extends
+    reward: float | None = None
+    untrainable: str | None = None  # the named reason, when its sample must not be trained
+    started_at: float = 0.0  # unix seconds
+    ended_at: float = 0.0
+
+
+class Row(Struct, kw_only=True):
+    """One training sequence, one per branch of the token graph. Made by the gateway, taken by the batcher."""
+
+    token_ids: list[int]  # [T]
+    loss_mask: list[int]  # [T], 1 where the token was sampled and is trained in this row
+    logprobs: list[float | None]  # [T], None where loss_mask is 0
+    versions: list[VersionSpan]  # by row index, cover exactly the tokens with loss_mask 1
+
+
+class Trajectory(Struct, kw_only=True):
+    """What one session left behind. Made by the gateway at finish, kept by the store before it is scored."""
+
+    session_id: str
+    task: Task | None = None
+    mode: Mode = "train"
+    stop_reason: str | None = None
+    reward: float | None = None  # None is missing, never 0
+    components: dict[str, float | None] = {}
+    calls: list[Call] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
+    dropped: dict[str, int] = {}  # reason -> sampled tokens that are in no row
+    metadata: dict[str, Any] = {}  # the rollout puts group_id and index here
+    created_at: float = 0.0
+    finished_at: float = 0.0
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    """What one session may use before it is ended cleanly. None is no limit; zero and negatives are refused."""
+
+    max_calls: int | None = None
+    max_tokens: int | None = None  # sampled tokens over all calls
+    deadline_s: float | None = None  # seconds from creation
+
+    def __post_init__(self) -> None:
+        for name in ("max_calls", "max_tokens", "deadline_s"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise ValueError(f"limits.{name} is {value}; leave it out for no limit, or give a positive number")
+
+
+class EngineStatus(Struct, kw_only=True):
+    """One line of the routing table: what the gateway knows of an engine."""
+
+    id: str
+    url: str
+    healthy: bool
+    version: int | None  # None until the engine said it
+    in_flight: int = 0
+    last_error: str | None = None
+
+
+class SwapRecord(Struct, frozen=True, kw_only=True):
+    """One engine took one version. The swap log of a run is these, in order; `boot` is its first version."""
+
+    engine_id: str
+    version: int
+    mode: Literal["boot", "keep", "recompute", "drain"]
+    started_at: float  # unix seconds: before the engine was paused
+    finished_at: float  # after it acknowledged and resumed
+    digest: str = ""  # of the tensors sent
+
+
+class Episode(Struct, kw_only=True):
+    """What the rollout says of one finished episode. The tokens are in the store, under `session_id`."""
+
+    session_id: str
+    task: Task
+    stop_reason: StopReason
+    reward: float | None
+    turns: int = 0
+    error: str | None = None
+
+
+class Group(Struct, kw_only=True):
+    """The n episodes of one task that share a baseline. Made by the rollout, taken by the control loop."""
+
+    group_id: str
+    task: Task
+    episodes: list[Episode] = field(default_factory=list)
+    admitted_at_version: int = 0
+
+
+class TrainRow(Struct, kw_only=True):
+    """A row with its advantage, ready for the trainer. Made by the batcher, taken by every trainer rank.
+
+    `loss_mask` may be narrower than the stored row's: tokens past the staleness bound are masked here.
+    """
+
+    session_id: str
+    token_ids: list[int]  # [T]
+    loss_mask: list[int]  # [T]
+    logprobs: list[float]  # [T] behaviour policy; 0.0 where loss_mask is 0, never read there
+    advantages: list[float]  # [T]; 0.0 where loss_mask is 0
+    temperature: float = 1.0
+
+
+class Batch(Struct, kw_only=True):
+    """All rows of one optimizer step, over every rank. `num_tokens` is the global loss denominator."""
+
+    version: int  # the version being trained from; the step produces version + 1
+    rows: list[TrainRow]
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(sum(row.loss_mask) for row in self.rows)
+
+
+class WeightGroup(Struct, frozen=True, kw_only=True):
+    """A few tensors of one version in a shared-memory file. Made by the trainer, taken by every engine."""
+
+    version: int
+    index: int
+    count: int  # groups in this version
+    path: str  # a safetensors file in shared memory; the publisher deletes it after the last engine read it
+    digest: str  # blake2b of the file's bytes, hex
+    names: tuple[str, ...]  # checkpoint names, as the Hugging Face export spells them
+    num_bytes: int
