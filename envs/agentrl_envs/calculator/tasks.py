@@ -1,0 +1,123 @@
+"""Arithmetic questions: which there are, which are held out, and how the tool computes their answers."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import operator
+import random
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from agentrl.types import Task
+
+ENV_ID = "agentrl/Calculator-v0"
+MAX_EXPRESSION = 64  # characters; bounds the size of every intermediate number as well
+
+Split = Literal["train", "eval"]
+
+_BINARY: dict[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+}
+_SYMBOLS: dict[str, Callable[[int, int], int]] = {"+": operator.add, "-": operator.sub, "*": operator.mul}
+_ALLOWED = re.compile(r"[0-9+\-*() ]+")
+
+
+@dataclass(frozen=True)
+class CalculatorProblem:
+    """`a op b` with operands in 10..999 and op one of `+ - *`."""
+
+    a: int
+    op: str
+    b: int
+
+    @property
+    def expression(self) -> str:
+        return f"{self.a}{self.op}{self.b}"
+
+    @property
+    def question(self) -> str:
+        return f"What is {self.expression}?"
+
+    @property
+    def answer(self) -> int:
+        return _SYMBOLS[self.op](self.a, self.b)
+
+    @property
+    def split(self) -> Split:
+        """A fifth of all problems is held out, by hash of the problem: no seed can leak one into training."""
+        digest = hashlib.blake2b(self.expression.encode(), digest_size=8).digest()
+        return "eval" if int.from_bytes(digest, "big") % 5 == 0 else "train"
+
+
+def problem(seed: int, split: Split = "train") -> CalculatorProblem:
+    """The problem of `split` that `seed` stands for; the same on every machine. Raises ValueError for another split."""
+    _require_split(split)
+    rng = random.Random(seed)
+    while True:
+        found = CalculatorProblem(rng.randint(10, 999), rng.choice("+-*"), rng.randint(10, 999))
+        if found.split == split:
+            return found
+
+
+def tasks(split: Split, count: int, seed: int) -> list[Task]:
+    """`count` tasks of distinct problems. `problem(task.seed, task.split)` is a task's problem.
+
+    Raises ValueError for an unknown split or a negative count.
+    """
+    _require_split(split)
+    if count < 0:
+        raise ValueError(f"cannot make {count} tasks; ask for 0 or more")
+    found: dict[CalculatorProblem, Task] = {}
+    for task_seed in _task_seeds(split, seed):
+        if len(found) == count:
+            break
+        task = Task(
+            id=f"calculator-{split}-{task_seed}", env_id=ENV_ID, seed=task_seed, options={"split": split}, split=split
+        )
+        found.setdefault(problem(task_seed, split), task)
+    return list(found.values())
+
+
+def evaluate(expression: str) -> str:
+    """The value of an expression of whole numbers, `+ - *` and brackets, in decimal.
+
+    Raises ValueError with a message short enough to show to the model.
+    """
+    if len(expression) > MAX_EXPRESSION:
+        raise ValueError(f"expression has {len(expression)} characters, at most {MAX_EXPRESSION} are allowed")
+    if not _ALLOWED.fullmatch(expression):
+        raise ValueError("only digits, + - * and brackets are allowed")
+    try:
+        tree = ast.parse(expression.strip(), mode="eval")
+    except SyntaxError:
+        raise ValueError("not a valid expression") from None
+    return str(_value(tree.body))
+
+
+def _value(node: ast.expr) -> int:
+    match node:
+        case ast.Constant(value=int(number)):
+            return number
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -_value(operand)
+        case ast.UnaryOp(op=ast.UAdd(), operand=operand):
+            return _value(operand)
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
+            return _BINARY[type(op)](_value(left), _value(right))
+    raise ValueError("only + - * of whole numbers are allowed")
+
+
+def _task_seeds(split: Split, seed: int) -> Iterator[int]:
+    rng = random.Random(f"{split}-{seed}")
+    while True:
+        yield rng.getrandbits(31)
+
+
+def _require_split(split: str) -> None:
+    if split not in ("train", "eval"):
+        raise ValueError(f"the calculator has no split {split!r}; use 'train' or 'eval'")

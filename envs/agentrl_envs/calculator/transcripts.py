@@ -1,0 +1,129 @@
+"""Written calculator episodes, right and wrong, for supervised warm starts. Deterministic by the given generator.
+
+A wrong behaviour never leaks the right digits: guesses and bad copies are drawn fresh, so a policy can only do better by
+using the tool. Each assistant turn is held as the text that a model would sample, well formed or not.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from agentrl.messages import Message, assistant, tool, user
+from agentrl_envs.calculator.tasks import CalculatorProblem, evaluate, problem
+
+Behaviour = str
+Mix = Mapping[Behaviour, float]
+
+CORRECT: Mix = {"correct": 1.0}
+# About two fifths solve the task; the rest are faults that a policy gradient can tell apart and suppress.
+WARM_START: Mix = {"correct": 0.37, "guess": 0.20, "malformed": 0.14, "rejected": 0.08, "operands": 0.12, "copy": 0.09}
+
+_ERRORS = (
+    "Error: unknown tool",
+    "Error: unknown tool {name!r}",
+    "Error: unknown argument {name!r}",
+    "Error: missing argument 'expression'",
+    "Error: invalid arguments",
+    "Error: not a valid expression",
+    "Error: only digits, + - * and brackets are allowed",
+)
+
+
+@dataclass(frozen=True)
+class Transcript:
+    """One episode: user, assistant, tool and assistant messages in turn. Starts with the user's question."""
+
+    behaviour: Behaviour
+    problem: CalculatorProblem
+    messages: list[Message]
+
+
+def transcript(rng: random.Random, mix: Mix) -> Transcript:
+    """One episode on a training problem, its behaviour drawn from `mix` (weights by behaviour)."""
+    behaviour = rng.choices(list(mix), weights=list(mix.values()))[0]
+    question = problem(rng.getrandbits(31), "train")
+    return Transcript(behaviour, question, [user(question.question), *_BEHAVIOURS[behaviour](rng, question)])
+
+
+def tool_call(expression: str) -> str:
+    """The well-formed call, as the model has to write it."""
+    return f'<tool_call>\n{{"name":"calculate","arguments":{{"expression":"{expression}"}}}}\n</tool_call>'
+
+
+def _correct(rng: random.Random, asked: CalculatorProblem) -> list[Message]:
+    return [*_called(asked.expression), assistant(str(asked.answer))]
+
+
+def _guess(rng: random.Random, asked: CalculatorProblem) -> list[Message]:
+    return [assistant(_number(rng))]
+
+
+def _operands(rng: random.Random, asked: CalculatorProblem) -> list[Message]:
+    """Asks the tool for another problem, and copies its result faithfully."""
+    kind = rng.randrange(3)
+    if kind == 0:
+        wrong = replace(asked, op=rng.choice([op for op in "+-*" if op != asked.op])).expression
+    elif kind == 1:
+        wrong = asked.expression[:-1]  # stops short of the last digit
+    else:
+        wrong = replace(asked, a=rng.randint(10, 999), b=rng.randint(10, 999)).expression
+    return [*_called(wrong), assistant(evaluate(wrong))]
+
+
+def _copy(rng: random.Random, asked: CalculatorProblem) -> list[Message]:
+    """Calls the tool well, and then does not answer with the bare result."""
+    result = str(asked.answer)
+    answer = rng.choice([_number(rng), f"The answer is {result}.", f"{asked.expression}={result}"])
+    return [*_called(asked.expression), assistant(answer)]
+
+
+def _malformed(rng: random.Random, asked: CalculatorProblem) -> list[Message]:
+    """Text that no parser takes for a call, so that it ends the episode as its answer."""
+    good = tool_call(asked.expression)
+    broken = rng.choice(
+        [
+            good.replace('"}}\n', '"}\n'),
+            good.replace('":{"', '":"'),
+            good.removesuffix("\n</tool_call>"),
+            good.removeprefix("<tool_call>\n"),
+            f"calculate({asked.expression})",
+        ]
+    )
+    return [assistant(broken)]
+
+
+def _rejected(rng: random.Random, asked: CalculatorProblem) -> list[Message]:
+    """A call that the environment answers with an error; then a second try, or a guess."""
+    name = rng.choice(["calc", "expr", "math"])
+    good = tool_call(asked.expression)
+    rejected = rng.choice(
+        [
+            good.replace("calculate", name),
+            good.replace('"expression"', f'"{name}"'),
+            tool_call(asked.expression + rng.choice("=?/")),
+        ]
+    )
+    error = Message(role="tool", content=rng.choice(_ERRORS).format(name=name))
+    rest = _correct(rng, asked) if rng.random() < 0.3 else _guess(rng, asked)
+    return [assistant(rejected), error, *rest]
+
+
+def _called(expression: str) -> list[Message]:
+    return [assistant(tool_call(expression)), tool(evaluate(expression), tool_call_id="call")]
+
+
+def _number(rng: random.Random) -> str:
+    """A number of a plausible size that says nothing about the right one."""
+    return str(rng.randint(-999, 1998)) if rng.random() < 0.6 else str(rng.randint(100, 998001))
+
+
+_BEHAVIOURS: dict[Behaviour, Callable[[random.Random, CalculatorProblem], list[Message]]] = {
+    "correct": _correct,
+    "guess": _guess,
+    "operands": _operands,
+    "copy": _copy,
+    "malformed": _malformed,
+    "rejected": _rejected,
+}
