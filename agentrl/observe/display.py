@@ -1,0 +1,123 @@
+"""The run in the terminal: a live panel where there is a terminal, a line per step where there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from agentrl.observe.records import EvalRecord, StepRecord
+
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+def sparkline(values: Sequence[float], *, width: int = 60) -> str:
+    """Values in [0, 1] as block characters, the last `width` of them."""
+    return "".join(_BARS[min(len(_BARS) - 1, max(0, int(value * len(_BARS))))] for value in values[-width:])
+
+
+def step_line(record: StepRecord, steps: int) -> str:
+    """One step on one line."""
+    lag = max(record.staleness, default=0)
+    phases = " ".join(f"{name} {seconds:.1f}s" for name, seconds in record.phases.items() if seconds >= 0.05)
+    rate = record.sampled_tokens / record.step_s if record.step_s else 0.0
+    return (
+        f"step {record.step:>3}/{steps}  reward {record.reward:.2f}  success {record.success:.2f} "
+        f"(avg {record.success_average:.2f})  lag {lag}  {rate:,.0f} tok/s  {record.step_s:.1f}s [{phases}]"
+    )
+
+
+def eval_line(record: EvalRecord) -> str:
+    missing = f", {record.missing} without a reward" if record.missing else ""
+    return f"held-out success {record.success:.3f} on {record.tasks} tasks at version {record.version}{missing}"
+
+
+class LineDisplay:
+    """For logs and pipes."""
+
+    def __init__(self, console: Console, *, steps: int) -> None:
+        self._console = console
+        self._steps = steps
+
+    def say(self, text: str) -> None:
+        self._console.print(text, highlight=False, soft_wrap=True)
+
+    def stepped(self, record: StepRecord) -> None:
+        self.say(step_line(record, self._steps))
+
+    def evaluated(self, record: EvalRecord) -> None:
+        self.say(eval_line(record))
+
+    def close(self) -> None:
+        pass
+
+
+class LiveDisplay:
+    """For people: a panel that stays in place, under the lines of what happened."""
+
+    def __init__(self, console: Console, *, steps: int, name: str) -> None:
+        self._name = name
+        self._success: list[float] = []
+        self._last: StepRecord | None = None
+        self._status = "starting"
+        self._progress = Progress(
+            TextColumn("step"),
+            MofNCompleteColumn(),
+            BarColumn(bar_width=None),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            expand=True,
+        )
+        self._bar = self._progress.add_task("steps", total=steps)
+        self._live = Live(self._panel(), console=console, refresh_per_second=4, transient=False)
+        self._live.start()
+
+    def say(self, text: str) -> None:
+        self._status = text
+        self._live.console.print(Text(text, style="dim"))
+        self._live.update(self._panel())
+
+    def stepped(self, record: StepRecord) -> None:
+        self._last = record
+        self._status = "training; rollouts go on"
+        self._success.append(record.success_average)
+        self._progress.update(self._bar, completed=record.step)
+        self._live.update(self._panel())
+
+    def evaluated(self, record: EvalRecord) -> None:
+        self.say(eval_line(record))
+
+    def close(self) -> None:
+        self._live.stop()
+
+    def _panel(self) -> RenderableType:
+        parts: list[RenderableType] = [self._progress, Text(self._status, style="dim")]
+        if self._last is not None:
+            parts += [_figures(self._last), Text(f"success {sparkline(self._success)}", style="green")]
+        return Panel(Group(*parts), title=f"agentrl · {self._name}", border_style="cyan")
+
+
+def _figures(record: StepRecord) -> Table:
+    table = Table.grid(padding=(0, 3))
+    seconds = "  ".join(f"{name} {value:.1f}" for name, value in record.phases.items())
+    lags = "  ".join(f"{lag}: {count:,}" for lag, count in record.staleness.items())
+    dropped = "  ".join(f"{reason} {count:,}" for reason, count in record.dropped_groups.items()) or "none"
+    rate = record.sampled_tokens / record.step_s if record.step_s else 0.0
+    mismatch = record.trainer.get("mismatch/abs_max")
+    table.add_row("reward", f"{record.reward:.3f}", "success", f"{record.success:.3f} (avg {record.success_average:.3f})")
+    table.add_row("tokens/s", f"{rate:,.0f}", "trained tokens", f"{record.trained_tokens:,} in {record.rows} rows")
+    table.add_row("lag: tokens", lags, "groups under way", str(record.groups_under_way))
+    table.add_row("seconds", seconds, "dropped groups", dropped)
+    if mismatch is not None:
+        table.add_row("logprob gap", f"{mismatch:.1e} max", "step", f"{record.step_s:.1f} s")
+    return table
+
+
+def display_for(console: Console, *, steps: int, name: str) -> LineDisplay | LiveDisplay:
+    return LiveDisplay(console, steps=steps, name=name) if console.is_terminal else LineDisplay(console, steps=steps)

@@ -1,0 +1,84 @@
+"""Takes the records of a run and gives them to every sink; keeps what the summary needs."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from typing import Protocol
+
+from agentrl.observe.records import EvalRecord, StepRecord, Summary
+
+MOVING_AVERAGE = 10
+"""Steps in the moving average of success: single steps swing by ±0.1."""
+
+
+class Sink(Protocol):
+    """Somewhere that records go. Must not raise for a record it cannot show."""
+
+    def stepped(self, record: StepRecord) -> None: ...
+
+    def evaluated(self, record: EvalRecord) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Recorder:
+    """One per run. Fills in times and moving averages, which only it knows."""
+
+    def __init__(self, sinks: Sequence[Sink]) -> None:
+        self.steps: list[StepRecord] = []
+        self.evaluations: list[EvalRecord] = []
+        self._sinks = sinks
+        self._started = self._last = time.monotonic()
+        self._multi_version = 0
+        self._trajectories = 0
+        self._staleness_max = 0
+        self._dropped_tokens: Counter[str] = Counter()
+
+    @property
+    def elapsed_s(self) -> float:
+        return time.monotonic() - self._started
+
+    def stepped(self, record: StepRecord) -> None:
+        now = time.monotonic()
+        record.elapsed_s, record.step_s, self._last = now - self._started, now - self._last, now
+        self.steps.append(record)
+        window = [past.success for past in self.steps[-MOVING_AVERAGE:]]
+        record.success_average = sum(window) / len(window)
+        self._trajectories += record.trajectories
+        self._multi_version += record.multi_version_trajectories
+        self._staleness_max = max([self._staleness_max, *record.staleness])
+        self._dropped_tokens.update(record.dropped_tokens)
+        for sink in self._sinks:
+            sink.stepped(record)
+
+    def evaluated(self, record: EvalRecord) -> None:
+        self._last = time.monotonic()
+        record.elapsed_s = self.elapsed_s
+        self.evaluations.append(record)
+        for sink in self._sinks:
+            sink.evaluated(record)
+
+    def close(self) -> None:
+        for sink in self._sinks:
+            sink.close()
+
+    def summary(self, *, ended: str, error: str | None = None) -> Summary:
+        """`success_start` is of version 0, `success_end` of a later one; None when it was not evaluated."""
+        start = next((record.success for record in self.evaluations if record.version == 0), None)
+        end = next((record.success for record in reversed(self.evaluations) if record.version > 0), None)
+        groups = self.steps[-1].dropped_groups if self.steps else {}
+        return Summary(
+            ended=ended,
+            steps=len(self.steps),
+            wall_s=round(self.elapsed_s, 3),
+            success_start=start,
+            success_end=end,
+            trajectories=self._trajectories,
+            multi_version_trajectories=self._multi_version,
+            staleness_max=self._staleness_max,
+            dropped={f"tokens.{reason}": count for reason, count in sorted(self._dropped_tokens.items())}
+            | {f"groups.{reason}": count for reason, count in sorted(groups.items())},
+            error=error,
+        )
