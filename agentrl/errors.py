@@ -24,12 +24,24 @@ class EngineUnavailable(EngineError):
     """No routable engine, or the one asked did not answer in time. May pass; a retry is allowed."""
 
 
+class ContextOverflow(EngineError):
+    """The prompt leaves no room for a sampled token in the engine's context. Never passes; do not retry."""
+
+
 class SwapError(EngineError):
     """A weight swap failed; the version was not raised and the engine must not be routed to."""
 
 
 class EnvironmentFault(AgentRLError):
     """An environment raised, hung or broke the `Env` contract. Costs its own episode only."""
+
+
+class EnvironmentTimeout(EnvironmentFault):
+    """A call of an environment or one of its tools did not return in time."""
+
+
+class GatewayError(AgentRLError):
+    """The gateway refused a request or did not answer: infrastructure, never a wrong answer of the policy."""
 
 
 class RewardError(AgentRLError):

@@ -1,0 +1,194 @@
+"""`HttpEngineClient`: tokens in, tokens out, from one vLLM server. Implements `agentrl.gateway.ports.EngineClient`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
+from typing import Any, get_args
+
+import aiohttp
+import orjson
+
+from agentrl.engine.config import EngineTimeouts
+from agentrl.engine.wire import checked_logprobs, checked_spans, decode_event, sampling_params, version_of
+from agentrl.errors import ContextOverflow, EngineError, EngineUnavailable
+from agentrl.types import FinishReason, Sampling, TokenChunk
+
+MAX_CONNECTIONS = 4096
+KEEPALIVE_S = 4.0  # below uvicorn's 5 s, so that a reused connection is not closed under a request
+
+
+class HttpEngineClient:
+    """One engine by URL.
+
+    A request carries the version that this client last saw as its `cache_salt`. So no request sent after the client
+    learnt of a swap (`version`) is served from prefix blocks that older weights computed, in `keep` mode too.
+
+    `send_seed` is off because vLLM's CPU sampler fails on a seeded request that lives through a swap; a seed is best
+    effort by OpenAI's contract.
+    """
+
+    def __init__(self, url: str, *, timeouts: EngineTimeouts | None = None, send_seed: bool = False) -> None:
+        self.url = url.rstrip("/")
+        self._timeouts = timeouts or EngineTimeouts()
+        self._send_seed = send_seed
+        self._http: aiohttp.ClientSession | None = None
+        self._version: int | None = None
+        self._context_length: int | None = None
+
+    async def stream(
+        self, prompt_ids: Sequence[int], sampling: Sampling, *, request_id: str
+    ) -> AsyncIterator[TokenChunk]:
+        """Sample a continuation of `prompt_ids`; the contract is `EngineClient.stream`'s.
+
+        Raises also ContextOverflow, without asking the engine, when the prompt leaves no room for a token.
+        """
+        body = await self._request_body(prompt_ids, sampling, request_id)
+        try:
+            async with self._open(body) as response, aclosing(self._chunks(response)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+                with suppress(aiohttp.ClientError, OSError):  # what follows the last chunk; frees the connection
+                    async with asyncio.timeout(self._timeouts.probe_s):
+                        await response.read()
+        except (aiohttp.ClientError, OSError) as error:
+            raise EngineUnavailable(f"engine {self.url} broke off a generation: {error!r}") from error
+
+    async def version(self) -> int:
+        answer = await self._get("/weight_info")
+        self._version = version_of(answer.get("weight_version"))
+        return self._version
+
+    async def healthy(self) -> bool:
+        timeout = aiohttp.ClientTimeout(total=self._timeouts.probe_s)
+        try:
+            async with self._session().get(f"{self.url}/health", timeout=timeout) as response:
+                return response.status == 200
+        except (aiohttp.ClientError, OSError, TimeoutError):
+            return False
+
+    async def context_length(self) -> int:
+        if self._context_length is None:
+            models = (await self._get("/v1/models")).get("data") or [{}]
+            length = models[0].get("max_model_len")
+            if not isinstance(length, int):
+                raise EngineError(f"engine {self.url} names no max_model_len in /v1/models; is it a vLLM server?")
+            self._context_length = length
+        return self._context_length
+
+    async def close(self) -> None:
+        if self._http is not None:
+            await self._http.close()
+            self._http = None
+
+    def _session(self) -> aiohttp.ClientSession:
+        if self._http is None:
+            timeouts = aiohttp.ClientTimeout(total=None, sock_connect=self._timeouts.connect_s)
+            connector = aiohttp.TCPConnector(limit=MAX_CONNECTIONS, keepalive_timeout=KEEPALIVE_S)
+            headers = {"Content-Type": "application/json"}
+            self._http = aiohttp.ClientSession(connector=connector, timeout=timeouts, headers=headers)
+        return self._http
+
+    async def _request_body(self, prompt_ids: Sequence[int], sampling: Sampling, request_id: str) -> dict[str, Any]:
+        room = await self.context_length() - len(prompt_ids)
+        if room < 1:
+            raise ContextOverflow(
+                f"a prompt of {len(prompt_ids)} tokens leaves no room in the engine's context of "
+                f"{len(prompt_ids) + room}; shorten the conversation or raise engine.max_model_len"
+            )
+        version = await self.version() if self._version is None else self._version
+        max_tokens = room if sampling.max_tokens is None else min(room, sampling.max_tokens)
+        return {
+            "request_id": request_id,
+            "token_ids": list(prompt_ids),
+            "sampling_params": sampling_params(sampling, max_tokens=max_tokens, send_seed=self._send_seed),
+            "stream": True,
+            "cache_salt": f"version {version}",
+        }
+
+    @asynccontextmanager
+    async def _open(self, body: dict[str, Any]) -> AsyncIterator[aiohttp.ClientResponse]:
+        """The answer to a generate request, its headers read. Closed before its end, it aborts the request."""
+        limit_s = self._timeouts.first_token_s
+        try:
+            async with asyncio.timeout(limit_s):
+                response = await self._session().post(f"{self.url}/inference/v1/generate", data=orjson.dumps(body))
+        except TimeoutError as error:
+            raise EngineUnavailable(f"engine {self.url} gave no answer for {limit_s:g} s") from error
+        async with response:
+            await self._raise_for_status(response)
+            yield response
+
+    async def _chunks(self, response: aiohttp.ClientResponse) -> AsyncGenerator[TokenChunk]:
+        num_tokens = 0
+        honest = True  # false from the first bad logprob on: the generation as a whole is untrainable
+        async for event in self._events(response):
+            if "error" in event:
+                raise EngineUnavailable(f"engine {self.url} failed inside a generation: {event['error']!r}")
+            for choice in event.get("choices", ()):
+                token_ids = choice.get("token_ids") or []
+                num_tokens += len(token_ids)
+                logprobs = checked_logprobs(token_ids, choice.get("logprobs")) if honest else None
+                honest = logprobs is not None
+                finish_reason = choice.get("finish_reason")
+                if finish_reason is None:
+                    yield TokenChunk(token_ids=token_ids, logprobs=logprobs)
+                    continue
+                if finish_reason not in get_args(FinishReason):
+                    raise EngineError(f"engine {self.url} ended a generation with {finish_reason!r}, which is unknown")
+                versions = checked_spans(choice.get("weight_versions"), num_tokens)
+                if versions:
+                    self._version = max(self._version or 0, versions[-1].version)
+                yield TokenChunk(
+                    token_ids=token_ids,
+                    logprobs=logprobs,
+                    finish_reason=finish_reason,
+                    stop_reason=choice.get("stop_reason"),
+                    versions=versions,
+                )
+                return
+        raise EngineUnavailable(f"engine {self.url} ended a stream after {num_tokens} tokens without a finish reason")
+
+    async def _events(self, response: aiohttp.ClientResponse) -> AsyncIterator[dict[str, Any]]:
+        """Each server-sent event up to [DONE]."""
+        pending = b""
+        limit_s = self._timeouts.first_token_s
+        while True:
+            try:
+                async with asyncio.timeout(limit_s):
+                    received = await response.content.readany()
+            except TimeoutError as error:
+                raise EngineUnavailable(f"engine {self.url} sent no token for {limit_s:g} s") from error
+            if not received:
+                return
+            limit_s = self._timeouts.stall_s
+            *events, pending = (pending + received).split(b"\n\n")
+            for event in events:
+                data = event.removeprefix(b"data:").strip()
+                if data == b"[DONE]":
+                    return
+                if data and not event.startswith(b":"):  # a colon starts a keep-alive comment
+                    yield decode_event(data)
+
+    async def _get(self, path: str) -> dict[str, Any]:
+        timeout = aiohttp.ClientTimeout(total=self._timeouts.probe_s)
+        try:
+            async with self._session().get(f"{self.url}{path}", timeout=timeout) as response:
+                await self._raise_for_status(response)
+                return decode_event(await response.read())
+        except TimeoutError as error:
+            raise EngineUnavailable(
+                f"engine {self.url}{path} gave no answer in {self._timeouts.probe_s:g} s"
+            ) from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise EngineUnavailable(f"engine {self.url}{path} cannot be reached: {error!r}") from error
+
+    async def _raise_for_status(self, response: aiohttp.ClientResponse) -> None:
+        if response.status == 200:
+            return
+        body = (await response.text())[:500]
+        message = f"engine {self.url}{response.url.path} answered {response.status}: {body}"
+        if response.status >= 500 or response.status == 429:
+            raise EngineUnavailable(message)
+        raise EngineError(message)

@@ -1,0 +1,141 @@
+"""The `[engine]` section of a run: how many engines, what each may use, and how long anything may take."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, field_validator, model_validator
+
+from agentrl.types import SwapMode
+
+MANAGED_FLAGS = frozenset(
+    {
+        "--model",
+        "--host",
+        "--port",
+        "--dtype",
+        "--max-model-len",
+        "--max-num-seqs",
+        "--stream-interval",
+        "--logprobs-mode",
+        "--generation-config",
+        "--weight-transfer-config",
+        "--enable-scale-out",
+        "--api-key",
+        "--root-path",
+        "--uds",
+    }
+)
+"""Server flags that agentrl sets itself; an invariant or the address depends on them."""
+
+
+class EngineTimeouts(BaseModel):
+    """How long to wait for an engine, in seconds. Every wait has one."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    startup_s: PositiveFloat = 300.0
+    """From starting the process to its first good health check."""
+
+    stop_s: PositiveFloat = 10.0
+    """From SIGTERM to SIGKILL."""
+
+    connect_s: PositiveFloat = 5.0
+    """To open a connection."""
+
+    probe_s: PositiveFloat = 5.0
+    """For a health check and other questions that an idle engine answers at once."""
+
+    first_token_s: PositiveFloat = 600.0
+    """From sending a request to its first token: queueing and a swap in `drain` mode included."""
+
+    stall_s: PositiveFloat = 180.0
+    """Between two pieces of one generation, a weight swap in between included."""
+
+    drain_s: PositiveFloat = 900.0
+    """For the requests in flight to finish before a swap in `drain` mode."""
+
+    swap_s: PositiveFloat = 300.0
+    """For each other call of a weight swap."""
+
+
+class EngineConfig(BaseModel):
+    """The engines of a run: started here (`replicas`), or already running (`urls`)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    replicas: PositiveInt = 1
+    """vLLM servers to start. Not used when `urls` is given."""
+
+    urls: tuple[str, ...] = ()
+    """Engines that already run, to attach to instead of starting any: `["http://127.0.0.1:8000"]`."""
+
+    ports: tuple[int, ...] = ()
+    """One fixed port for each replica; empty lets the system choose free ones."""
+
+    swap_mode: SwapMode = "recompute"
+    """What happens to requests in flight at a weight swap: `recompute` rebuilds their KV cache under the new weights,
+    `keep` keeps it, `drain` lets them finish first."""
+
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    """Number format of weights and activations. On a CPU without AVX-512 anything but float32 is ~300 times slower."""
+
+    max_model_len: PositiveInt | None = None
+    """Most tokens of prompt and sample together; None takes the model's own limit."""
+
+    max_num_seqs: PositiveInt = 64
+    """Most sequences that one engine samples at a time; more wait in its queue."""
+
+    stream_interval: PositiveInt = 8
+    """Tokens in one piece of a stream. 1 costs about a tenth of the throughput on two cores."""
+
+    kv_cache_gib: PositiveFloat = 1.0
+    """Memory for the KV cache of one engine, in GiB. On GPUs vLLM sizes it by `--gpu-memory-utilization` instead."""
+
+    enforce_eager: bool = True
+    """Run without compiled graphs: starts sooner. Worth turning off on GPUs for long runs."""
+
+    threads: PositiveInt | None = None
+    """OpenMP threads of one engine on CPU; None lets vLLM choose."""
+
+    extra_args: tuple[str, ...] = ()
+    """More flags for the vLLM server, as on its command line: `["--tensor-parallel-size", "2"]`."""
+
+    timeouts: EngineTimeouts = Field(default_factory=EngineTimeouts)
+    """How long to wait for what."""
+
+    @field_validator("urls")
+    @classmethod
+    def _urls_are_http(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
+        for url in urls:
+            if not url.startswith(("http://", "https://")):
+                raise ValueError(f"{url!r} is no engine URL; write it as http://HOST:PORT")
+        trimmed = tuple(url.rstrip("/") for url in urls)
+        if len(set(trimmed)) != len(trimmed):
+            raise ValueError(f"an engine URL is there twice: {list(urls)}")
+        return trimmed
+
+    @field_validator("ports")
+    @classmethod
+    def _ports_are_ports(cls, ports: tuple[int, ...]) -> tuple[int, ...]:
+        for port in ports:
+            if not 0 < port < 65536:
+                raise ValueError(f"{port} is no port; give 1 to 65535, or leave `ports` out for free ones")
+        if len(set(ports)) != len(ports):
+            raise ValueError(f"a port is there twice: {list(ports)}")
+        return ports
+
+    @field_validator("extra_args")
+    @classmethod
+    def _extra_args_leave_ours_alone(cls, args: tuple[str, ...]) -> tuple[str, ...]:
+        for arg in args:
+            flag = arg.split("=", 1)[0].replace("_", "-")
+            if flag in MANAGED_FLAGS:
+                raise ValueError(f"{flag} is set by agentrl; use the key of [engine] for it, or leave it out")
+        return args
+
+    @model_validator(mode="after")
+    def _one_port_for_each_replica(self) -> EngineConfig:
+        if self.ports and not self.urls and len(self.ports) != self.replicas:
+            raise ValueError(f"{len(self.ports)} ports for {self.replicas} replicas; give one for each, or none")
+        return self
