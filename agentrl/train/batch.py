@@ -104,7 +104,8 @@ def _settle(
         for row in trajectory.rows:
             train_row = _train_row(trajectory.session_id, row, version, staleness.max_lag, advantage, temperature)
             count = sum(train_row.loss_mask)
-            prepared.dropped_tokens["stale"] += sum(row.loss_mask) - count
+            if stale := sum(row.loss_mask) - count:
+                prepared.dropped_tokens["stale"] += stale
             if count:
                 trained += count
                 prepared.batch.rows.append(train_row)

@@ -1,0 +1,53 @@
+"""The `agentrl` command. Errors are one sentence on what to do; the traceback goes to the log.
+
+Exit status: 0 done, 1 a run failed, 2 the configuration or command line is wrong, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import typer
+from rich.console import Console
+
+from agentrl.cli.audit import audit
+from agentrl.cli.env import env_app
+from agentrl.cli.serve import serve
+from agentrl.cli.train import train
+from agentrl.errors import AgentRLError, ConfigError
+
+app = typer.Typer(
+    help="Train language-model agents by reinforcement learning in ordinary Python environments.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+)
+app.command()(train)
+app.command()(serve)
+app.command()(audit)
+app.add_typer(env_app, name="env")
+
+
+def main() -> None:
+    try:
+        app()
+    except ConfigError as error:
+        _say(error)
+        sys.exit(2)
+    except AgentRLError as error:
+        _say(error)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _say(error: AgentRLError) -> None:
+    Console(stderr=True).print(f"agentrl: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+    if os.environ.get("AGENTRL_TRACEBACK"):
+        raise error
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,216 @@
+"""The control loop with in-memory twins: asynchronous, bounded in staleness, and exact in its books."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from agentrl_trainers.algorithms.grpo import group_advantages
+from twins import TwinEngines, TwinRollouts, TwinScorer, TwinTrainer
+
+from agentrl.errors import RunError
+from agentrl.observe.recorder import Recorder
+from agentrl.store.memory import MemoryStore
+from agentrl.train.config import AlgorithmConfig, CheckpointConfig, EvaluationConfig, LoopConfig, StalenessConfig
+from agentrl.train.evaluate import Evaluator
+from agentrl.train.loop import TrainLoop
+from agentrl.train.producer import GroupProducer
+from agentrl.train.publish import WeightPublisher
+from agentrl.types import Batch, Task
+
+
+def task(number: int) -> Task:
+    return Task(id=f"t{number}", env_id="e", seed=number)
+
+
+class World:
+    """A loop of two groups of two per step over twins, and everything a test wants to look at."""
+
+    def __init__(
+        self,
+        tmp_path: Path,
+        *,
+        steps: int = 3,
+        max_lag: int = 1,
+        policy: str = "mask",
+        on_step: Callable[[Batch], object] | None = None,
+        group_timeout_s: float = 30.0,
+        **rollouts: object,
+    ) -> None:
+        self.store = MemoryStore()
+        self.engines = TwinEngines()
+        self.rollouts = TwinRollouts(self.store, self.engines, **rollouts)  # type: ignore[arg-type]
+        self.trainer = TwinTrainer(tmp_path, on_step=on_step)
+        self.recorder = Recorder([])
+        self.files = tmp_path
+        config = LoopConfig(steps=steps, groups_per_step=2, max_failed_groups=3, group_timeout_s=group_timeout_s)
+        staleness = StalenessConfig(max_lag=max_lag, policy=policy)
+        evaluation = EvaluationConfig(tasks=3)
+        self.producer = GroupProducer(
+            tasks=(task(number) for number in itertools.count()),
+            rollouts=self.rollouts,
+            scorer=TwinScorer(),
+            store=self.store,
+            loop=config,
+            staleness=staleness,
+            group_size=2,
+        )
+        self.loop = TrainLoop(
+            config=config,
+            staleness=staleness,
+            algorithm=AlgorithmConfig(),
+            evaluation=evaluation,
+            checkpoint=CheckpointConfig(every=2),
+            directory=tmp_path,
+            producer=self.producer,
+            evaluator=Evaluator(
+                tasks=[task(1000 + number) for number in range(3)],
+                rollouts=self.rollouts,
+                scorer=TwinScorer(),
+                config=evaluation,
+            ),
+            trainer=self.trainer,
+            publisher=WeightPublisher(trainer=self.trainer, engines=self.engines, store=self.store),
+            estimate=group_advantages,
+            recorder=self.recorder,
+        )
+
+
+async def test_a_run_trains_every_step_publishes_every_version_and_evaluates_both_ends(tmp_path: Path):
+    world = World(tmp_path, steps=3)
+    await world.loop.run()
+    assert [batch.version for batch in world.trainer.batches] == [0, 1, 2]
+    assert [swap.version for swap in world.store.swaps()] == [1, 2, 3]
+    assert world.trainer.exports == [("v2", 2), ("v3", 3)]
+    assert [(record.version, record.success) for record in world.recorder.evaluations] == [(0, 0.0), (3, 0.0)]
+    assert [record.success for record in world.recorder.steps] == [0.5, 0.5, 0.5]
+
+
+async def test_rollouts_go_on_while_the_trainer_steps(tmp_path: Path):
+    """The step ends only after a group that it does not train has finished sampling: a barrier would hang here."""
+    finished_during_step: list[int] = []
+
+    async def wait_for_more(batch: Batch) -> None:
+        trained = {row.session_id.rsplit("-", 1)[0] for row in batch.rows}
+        async with asyncio.timeout(10):
+            while not {t.metadata["group_id"] for t in world.store.iterate(mode="train")} - trained:
+                await asyncio.sleep(0)
+        finished_during_step.append(batch.version)
+
+    world = World(tmp_path, steps=1, max_lag=1, on_step=wait_for_more)
+    await world.loop.run()
+    assert finished_during_step == [0]
+
+
+@pytest.mark.parametrize("max_lag", [0, 1, 2])
+async def test_no_step_trains_on_tokens_past_the_bound_even_when_one_group_is_very_late(tmp_path: Path, max_lag: int):
+    late = asyncio.Event()
+
+    def release_late(batch: Batch) -> None:
+        if batch.version == 4:
+            late.set()
+
+    world = World(
+        tmp_path,
+        steps=8,
+        max_lag=max_lag,
+        on_step=release_late,
+        hold=lambda t: late if max_lag and t.id == "t1" else None,
+    )
+    await world.loop.run()
+    assert max(lag for record in world.recorder.steps for lag in record.staleness) <= max_lag
+    if max_lag:
+        assert world.producer.dropped_groups["stale"] == 1
+        assert {g.outcome for g in world.store.groups() if g.task.id == "t1"} == {"stale"}
+
+
+async def test_with_lag_zero_every_token_is_on_policy(tmp_path: Path):
+    world = World(tmp_path, steps=4, max_lag=0)
+    await world.loop.run()
+    assert [record.staleness for record in world.recorder.steps] == [{0: 12}] * 4  # 2 groups x 2 episodes x 3 tokens
+
+
+async def test_a_stale_task_is_done_again_when_the_policy_says_so(tmp_path: Path):
+    late = asyncio.Event()
+    held: list[str] = []
+
+    def hold_once(t: Task) -> asyncio.Event | None:
+        if t.id != "t1" or held:
+            return None
+        held.append(t.id)
+        return late
+
+    world = World(
+        tmp_path,
+        steps=8,
+        policy="requeue",
+        on_step=lambda batch: late.set() if batch.version == 4 else None,
+        hold=hold_once,
+    )
+    await world.loop.run()
+    assert [g.outcome for g in world.store.groups() if g.task.id == "t1"] == ["stale", "trained"]
+
+
+async def test_every_admitted_group_is_closed_once_and_every_trained_one_has_its_step(tmp_path: Path):
+    world = World(tmp_path, steps=4)
+    await world.loop.run()
+    groups = list(world.store.groups())
+    assert Counter(g.step for g in groups if g.outcome == "trained") == {1: 2, 2: 2, 3: 2, 4: 2}
+    assert not [g for g in groups if g.outcome is None]
+    settled = Counter(s.session_id for s in world.store.settlements())
+    assert set(settled.values()) == {1}
+
+
+async def test_weight_files_are_gone_after_each_swap(tmp_path: Path):
+    world = World(tmp_path, steps=2)
+    await world.loop.run()
+    assert [[g.index for g in swap.loaded] for swap in world.engines.swaps] == [[0, 1], [0, 1]]
+    assert list(world.files.glob("v*-*")) == []
+
+
+async def test_a_failing_rollout_worker_ends_the_run_and_cancels_the_other_groups(tmp_path: Path):
+    forever = asyncio.Event()
+
+    def hold(t: Task) -> asyncio.Event | None:
+        if t.id == "t0":
+            raise RuntimeError("the worker died")
+        return forever if t.seed < 1000 else None
+
+    world = World(tmp_path, hold=hold)
+    with pytest.raises(RuntimeError, match="the worker died"):
+        await world.loop.run()
+    assert len(world.rollouts.cancelled) == 3
+    assert all(g.outcome is None for g in world.store.groups()), "what a resume has to do again stays open"
+
+
+async def test_an_environment_that_always_fails_ends_the_run_with_its_error(tmp_path: Path):
+    world = World(
+        tmp_path, reward=lambda t, index: 1.0 if t.seed >= 1000 else None, error="reset raised ValueError: no board"
+    )
+    with pytest.raises(RunError, match=r"3 groups in a row .*too_few_rewards.*reset raised ValueError: no board"):
+        await world.loop.run()
+    assert world.trainer.batches == []
+
+
+async def test_an_evaluation_without_any_reward_names_the_first_error(tmp_path: Path):
+    world = World(tmp_path, reward=lambda t, index: None, error="reset raised ValueError: no board")
+    with pytest.raises(RunError, match="none of 3 evaluation episodes got a reward.*no board"):
+        await world.loop.run()
+
+
+async def test_a_group_that_never_ends_is_named_after_the_time_limit(tmp_path: Path):
+    forever = asyncio.Event()
+    world = World(tmp_path, group_timeout_s=0.05, hold=lambda t: forever if t.seed < 1000 else None)
+    with pytest.raises(RunError, match=r"no group finished within 0.05 s \(4 under way\)"):
+        await world.loop.run()
+
+
+async def test_an_environment_without_tasks_is_an_error_not_a_hang(tmp_path: Path):
+    world = World(tmp_path)
+    world.producer._tasks = iter(())
+    with pytest.raises(RunError, match="no tasks"):
+        await world.loop.run()
