@@ -34,7 +34,7 @@ class Task(Struct, frozen=True, kw_only=True):
     """One row of work for an environment. Made by a task source, taken by an episode."""
 
     id: str
-    env_id: str
+    env_id: str = ""  # "" only inside an environment's own `tasks`; `agentrl.env.registry.tasks` fills it in
     seed: int
     options: dict[str, Any] = {}
     split: str = "train"
@@ -172,12 +172,13 @@ class SwapRecord(Struct, frozen=True, kw_only=True):
 class Episode(Struct, kw_only=True):
     """What the rollout says of one finished episode. The tokens are in the store, under `session_id`."""
 
-    session_id: str
+    session_id: str  # "" when no session could be opened
     task: Task
     stop_reason: StopReason
-    reward: float | None
+    reward: float | None  # the environment's: the sum over its steps; None is missing
     turns: int = 0
     error: str | None = None
+    messages: list[dict[str, Any]] = []  # the whole conversation in OpenAI form, for reward services and people
 
 
 class Group(Struct, kw_only=True):

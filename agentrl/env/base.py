@@ -1,0 +1,78 @@
+"""The environment that an author writes: a gymnasium environment whose observations and actions are chat messages."""
+
+from __future__ import annotations
+
+import itertools
+import zlib
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy as np
+
+from agentrl.env.bridge import bridged, is_async
+from agentrl.env.space import ActionSpace, ObservationSpace
+from agentrl.messages import Message
+from agentrl.types import Task
+
+Observation = list[Message]
+"""The chat messages that are new since the last action, in OpenAI form."""
+
+ResetResult = tuple[Observation, dict[str, Any]]
+"""(observation, info)."""
+
+StepResult = tuple[Observation, float | None, bool, bool, dict[str, Any]]
+"""(observation, reward, terminated, truncated, info). A reward of None is missing, which is not 0."""
+
+
+class Env(gymnasium.Env[Observation, Message | str]):
+    """Subclasses give `reset(*, seed, options) -> (observation, info)` and `step(action) -> StepResult`.
+
+    An action is an assistant message in OpenAI form, or plain text. `reset`, `step` and `close` may be `async def`;
+    they then also work without `await` outside an event loop, which is how gymnasium's wrappers call them. In a
+    run, plain methods are called in a thread of the environment's own, so they may block.
+
+    `options` holds the task's options; its key "split" says which split the task is from.
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": []}
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for name in ("reset", "step", "close"):
+            method = cls.__dict__.get(name)
+            if method is not None and is_async(method):
+                setattr(cls, name, bridged(method))
+
+    @cached_property
+    def observation_space(self) -> ObservationSpace:  # type: ignore[override]
+        return ObservationSpace()
+
+    @cached_property
+    def action_space(self) -> ActionSpace:  # type: ignore[override]
+        return ActionSpace()
+
+    @property
+    def tools(self) -> list[dict[str, Any]]:
+        """The tools offered to the policy, as OpenAI's `tools`. Read after each `reset`."""
+        return []
+
+    @classmethod
+    def tasks(cls, split: str, seed: int) -> Iterator[Task]:
+        """The tasks of a split, in an order that `seed` fixes. May be endless; one that ends is an epoch.
+
+        By default they differ in their seeds only, without end. A task's `seed` and `options` are what `reset` is
+        given. Ids are unique within a split; `env_id` and `split` are filled in for you.
+        """
+        rng = np.random.default_rng([seed, zlib.crc32(split.encode())])
+        for index in itertools.count():
+            yield Task(id=f"{split}-{seed}-{index}", seed=int(rng.integers(2**53)), split=split)
+
+    def is_async(self, method: str) -> bool:
+        """Whether `reset`, `step` or `close` of this environment is to be awaited, by its name."""
+        return is_async(_function(self, method))
+
+
+def _function(env: Env, method: str) -> Callable[..., Any]:
+    return getattr(type(env), method)
