@@ -92,7 +92,9 @@ def load_run_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
     try:
         data = tomllib.loads(path.read_text())
     except FileNotFoundError:
-        raise ConfigError(f"there is no configuration file {path}; see examples/01_calculator/run.toml for one") from None
+        raise ConfigError(
+            f"there is no configuration file {path}; see examples/01_calculator/run.toml for one"
+        ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not a TOML file: {error}") from error
     for override in overrides:

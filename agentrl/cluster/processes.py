@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 
@@ -34,10 +35,12 @@ def end_processes_of(tag: str, *, grace_s: float = 5.0) -> list[str]:
     processes = processes_of(tag)
     names = [_name(process) for process in processes]
     for process in processes:
-        _signal(process.terminate)
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.terminate()
     _, stubborn = psutil.wait_procs(processes, timeout=grace_s)
     for process in stubborn:
-        _signal(process.kill)
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
     psutil.wait_procs(stubborn, timeout=grace_s)
     return names
 
@@ -47,10 +50,3 @@ def _name(process: psutil.Process) -> str:
         return str(process.name())
     except psutil.NoSuchProcess:
         return "gone"
-
-
-def _signal(send: object) -> None:
-    try:
-        send()  # type: ignore[operator]
-    except psutil.NoSuchProcess:
-        pass

@@ -45,7 +45,7 @@ class LineDisplay:
         self._steps = steps
 
     def say(self, text: str) -> None:
-        self._console.print(text, highlight=False, soft_wrap=True)
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def stepped(self, record: StepRecord) -> None:
         self.say(step_line(record, self._steps))
@@ -110,7 +110,9 @@ def _figures(record: StepRecord) -> Table:
     dropped = "  ".join(f"{reason} {count:,}" for reason, count in record.dropped_groups.items()) or "none"
     rate = record.sampled_tokens / record.step_s if record.step_s else 0.0
     mismatch = record.trainer.get("mismatch/abs_max")
-    table.add_row("reward", f"{record.reward:.3f}", "success", f"{record.success:.3f} (avg {record.success_average:.3f})")
+    table.add_row(
+        "reward", f"{record.reward:.3f}", "success", f"{record.success:.3f} (avg {record.success_average:.3f})"
+    )
     table.add_row("tokens/s", f"{rate:,.0f}", "trained tokens", f"{record.trained_tokens:,} in {record.rows} rows")
     table.add_row("lag: tokens", lags, "groups under way", str(record.groups_under_way))
     table.add_row("seconds", seconds, "dropped groups", dropped)

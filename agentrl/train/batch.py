@@ -1,4 +1,4 @@
-"""From finished groups to one batch of training rows: verdict, advantages, masks, and the books of who was dropped why."""
+"""From finished groups to one batch of training rows: verdicts, advantages, masks, and the books of what was dropped."""
 
 from __future__ import annotations
 
@@ -68,7 +68,9 @@ def prepare_batch(
     for scored in groups:
         advantages = estimate(scored.rewards)
         if len(advantages) != len(scored.trajectories):
-            raise ValueError(f"the advantage estimator gave {len(advantages)} values for {len(scored.trajectories)} rewards")
+            raise ValueError(
+                f"the advantage estimator gave {len(advantages)} values for {len(scored.trajectories)} rewards"
+            )
         no_signal = all(advantage in (None, 0.0) for advantage in advantages)
         prepared.no_signal_groups += no_signal
         skip = "no_signal" if no_signal and algorithm.zero_variance == "drop" else None
@@ -116,22 +118,16 @@ def _settle(
         prepared.multi_version_trajectories += len(versions) > 1
     else:
         prepared.dropped_tokens[reason] += sampled
-    return Settlement(
-        session_id=trajectory.session_id, outcome=reason or TRAINED, step=version + 1, tokens=trained
-    )
+    return Settlement(session_id=trajectory.session_id, outcome=reason or TRAINED, step=version + 1, tokens=trained)
 
 
-def _train_row(
-    session_id: str, row: Row, version: int, max_lag: int, advantage: float, temperature: float
-) -> TrainRow:
+def _train_row(session_id: str, row: Row, version: int, max_lag: int, advantage: float, temperature: float) -> TrainRow:
     mask = fresh_mask(row, version, max_lag)
     return TrainRow(
         session_id=session_id,
         token_ids=row.token_ids,
         loss_mask=mask,
-        logprobs=[
-            value if kept and value is not None else 0.0 for value, kept in zip(row.logprobs, mask, strict=True)
-        ],
+        logprobs=[value if kept and value is not None else 0.0 for value, kept in zip(row.logprobs, mask, strict=True)],
         advantages=[advantage * kept for kept in mask],
         temperature=temperature,
     )

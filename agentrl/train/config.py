@@ -103,5 +103,7 @@ class TaskMix(Section):
     @model_validator(mode="after")
     def _splits_differ(self) -> TaskMix:
         if self.train_split == self.eval_split:
-            raise ValueError(f"train_split and eval_split are both {self.eval_split!r}; held-out tasks need a split of their own")
+            raise ValueError(
+                f"train_split and eval_split are both {self.eval_split!r}; held-out tasks need a split of their own"
+            )
         return self

@@ -15,9 +15,7 @@ from agentrl.types import Episode, Task
 class Evaluator:
     """Runs every held-out task once. The caller sees to it that no swap falls into an evaluation."""
 
-    def __init__(
-        self, *, tasks: Sequence[Task], rollouts: Rollouts, scorer: Scorer, config: EvaluationConfig
-    ) -> None:
+    def __init__(self, *, tasks: Sequence[Task], rollouts: Rollouts, scorer: Scorer, config: EvaluationConfig) -> None:
         self._tasks = tasks
         self._rollouts = rollouts
         self._scorer = scorer

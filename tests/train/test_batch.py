@@ -1,11 +1,11 @@
 """From groups to rows: every trajectory's fate is named, every advantage is keyed by its trajectory."""
 
 import pytest
-from agentrl_trainers.algorithms.grpo import group_advantages
 
 from agentrl.train.batch import ScoredGroup, prepare_batch, rejection
 from agentrl.train.config import AlgorithmConfig, StalenessConfig
 from agentrl.types import Call, Group, Row, Sampling, Task, Trajectory, VersionSpan
+from agentrl_trainers.algorithms.grpo import group_advantages
 
 TASK = Task(id="t", env_id="e", seed=0)
 
@@ -93,7 +93,9 @@ def test_every_row_of_a_branched_trajectory_has_its_advantage_and_the_reward_cou
     prepared = prepare(group("g", trajectory("s0", 1.0, rows=3), trajectory("s1", 0.0)))
     assert [row.session_id for row in prepared.batch.rows] == ["s0", "s0", "s0", "s1"]
     # Mean 0.5 and sample standard deviation 0.7071 of the two trajectories, not of the four rows.
-    assert [row.advantages[2] for row in prepared.batch.rows] == pytest.approx([0.7071, 0.7071, 0.7071, -0.7071], abs=1e-4)
+    assert [row.advantages[2] for row in prepared.batch.rows] == pytest.approx(
+        [0.7071, 0.7071, 0.7071, -0.7071], abs=1e-4
+    )
 
 
 def test_advantages_and_logprobs_are_zero_where_nothing_is_trained():

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from agentrl_trainers.algorithms.grpo import group_advantages
 from twins import TwinEngines, TwinRollouts, TwinScorer, TwinTrainer
 
 from agentrl.errors import RunError
@@ -21,6 +20,7 @@ from agentrl.train.loop import TrainLoop
 from agentrl.train.producer import GroupProducer
 from agentrl.train.publish import WeightPublisher
 from agentrl.types import Batch, Task
+from agentrl_trainers.algorithms.grpo import group_advantages
 
 
 def task(number: int) -> Task:
@@ -97,8 +97,8 @@ async def test_rollouts_go_on_while_the_trainer_steps(tmp_path: Path):
     async def wait_for_more(batch: Batch) -> None:
         trained = {row.session_id.rsplit("-", 1)[0] for row in batch.rows}
         async with asyncio.timeout(10):
-            while not {t.metadata["group_id"] for t in world.store.iterate(mode="train")} - trained:
-                await asyncio.sleep(0)
+            while (group_id := await world.rollouts.finished.get()) in trained or group_id.startswith("eval"):
+                pass
         finished_during_step.append(batch.version)
 
     world = World(tmp_path, steps=1, max_lag=1, on_step=wait_for_more)
@@ -198,7 +198,7 @@ async def test_an_environment_that_always_fails_ends_the_run_with_its_error(tmp_
 
 async def test_an_evaluation_without_any_reward_names_the_first_error(tmp_path: Path):
     world = World(tmp_path, reward=lambda t, index: None, error="reset raised ValueError: no board")
-    with pytest.raises(RunError, match="none of 3 evaluation episodes got a reward.*no board"):
+    with pytest.raises(RunError, match=r"none of 3 evaluation episodes got a reward.*no board"):
         await world.loop.run()
 
 

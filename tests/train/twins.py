@@ -75,6 +75,7 @@ class TwinRollouts:
     ) -> None:
         self.started: list[str] = []
         self.cancelled: list[str] = []
+        self.finished: asyncio.Queue[str] = asyncio.Queue()
         self._store = store
         self._engines = engines
         self._reward = reward
@@ -101,6 +102,7 @@ class TwinRollouts:
             group.episodes.append(
                 Episode(session_id=session_id, task=task, stop_reason=reason, reward=reward, error=self._error)
             )
+        self.finished.put_nowait(group_id)
         return group
 
 
