@@ -1,4 +1,7 @@
-"""The trajectory store: what was sampled, how it was scored, what became of it. One protocol, SQL and memory behind it."""
+"""The trajectory store: what was sampled, how it was scored, what became of it.
+
+One protocol; `agentrl.store.sql` and `agentrl.store.memory` are behind it.
+"""
 
 from __future__ import annotations
 
@@ -38,12 +41,17 @@ class TrajectoryStore(Protocol):
     Raises StoreError: unknown id, an id saved twice, a second settlement, a database that cannot be written.
     """
 
-    def save(self, trajectory: Trajectory) -> None: ...
+    def save(self, trajectory: Trajectory) -> None:
+        """Everything in it comes back equal; free-form dicts (message, metadata, options) as JSON has them."""
+        ...
 
     def get(self, session_id: str) -> Trajectory: ...
 
     def iterate(self, *, mode: Mode | None = None, group_id: str | None = None) -> Iterator[Trajectory]:
-        """In order of `finished_at`, a bounded number in memory at once."""
+        """In order of `finished_at`, a bounded number in memory at once.
+
+        What is saved while it runs comes too when it finished later than what was yielded last.
+        """
         ...
 
     def count(self, *, mode: Mode | None = None) -> int: ...
@@ -53,7 +61,11 @@ class TrajectoryStore(Protocol):
     def admit(self, group_id: str, task: Task, version: int) -> None: ...
 
     def settle(self, group_id: str, outcome: str, step: int | None, settlements: Sequence[Settlement] = ()) -> None:
-        """Closes a group and its trajectories in one transaction."""
+        """Closes a group and its trajectories in one transaction: all of it happens, or none.
+
+        A trajectory settled as TRAINED has to be stored, of mode train and of this group, and the group itself settled
+        as TRAINED at the same step. One that was dropped may be absent: an episode can die before it leaves tokens.
+        """
         ...
 
     def groups(self, *, open_only: bool = False) -> Iterator[GroupRecord]: ...

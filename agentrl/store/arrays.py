@@ -1,0 +1,64 @@
+"""Number arrays as blobs: exact, small, readable in any language, never pickled.
+
+One byte names the item type, then come its little-endian bytes, plain or deflated:
+
+    i I  int32      f F  float32      d D  float64      (capital: byte planes, deflated)
+
+A capital's bytes are stored plane by plane (all lowest bytes first), which is where token ids and logprobs are
+compressible. Floats take float32 when every value survives the round trip, which engine logprobs do (they are float32
+numbers printed in full), and float64 otherwise.
+"""
+
+from __future__ import annotations
+
+import zlib
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+_DTYPES: dict[bytes, np.dtype[Any]] = {b"i": np.dtype("<i4"), b"f": np.dtype("<f4"), b"d": np.dtype("<f8")}
+
+
+def as_ids(values: Sequence[int]) -> np.ndarray:
+    """int32, [n]. Raises TypeError or OverflowError for what is no 32-bit integer, where numpy would truncate."""
+    items = array("i", values)
+    return np.frombuffer(items, np.int32) if items else np.empty(0, np.int32)
+
+
+def pack_ints(values: Sequence[int]) -> bytes:
+    """Raises TypeError or OverflowError for what is no 32-bit integer."""
+    return _pack(b"i", as_ids(values).astype("<i4"))
+
+
+def pack_floats(values: Sequence[float]) -> bytes:
+    """Raises TypeError or ValueError for what is no number. NaN and infinities are kept."""
+    wide = np.array(values, "<f8").reshape(len(values))
+    with np.errstate(over="ignore"):
+        narrow = wide.astype("<f4")
+    if np.array_equal(narrow.astype("<f8"), wide, equal_nan=True):
+        return _pack(b"f", narrow)
+    return _pack(b"d", wide)
+
+
+def unpack(blob: bytes) -> np.ndarray:
+    """The array that was packed, [n]. Raises ValueError for bytes that no `pack_*` wrote."""
+    tag, body = blob[:1], blob[1:]
+    dtype = _DTYPES.get(tag.lower())
+    if dtype is None:
+        raise ValueError(f"unknown array tag {tag!r}")
+    if tag.islower():
+        return np.frombuffer(body, dtype)
+    try:
+        planes = np.frombuffer(zlib.decompress(body), np.uint8)
+    except zlib.error as error:
+        raise ValueError(f"array is damaged: {error}") from error
+    return planes.reshape(dtype.itemsize, -1).T.copy().view(dtype).reshape(-1)
+
+
+def _pack(tag: bytes, items: np.ndarray) -> bytes:
+    plain = items.tobytes()
+    planes = np.frombuffer(plain, np.uint8).reshape(-1, items.itemsize).T.tobytes()
+    deflated = zlib.compress(planes, level=6)
+    return tag.upper() + deflated if len(deflated) < len(plain) else tag + plain

@@ -1,0 +1,211 @@
+"""Trajectories to table rows and back, exactly.
+
+A call's prompt is stored as (base call, ids kept of its prompt + sample, ids after them) and a row's ids as the call
+that ends it, so that a session of n turns costs its own length and not n times that.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+from msgspec import Struct
+
+from agentrl.errors import StoreError
+from agentrl.store.arrays import as_ids, pack_floats, pack_ints, unpack
+from agentrl.types import Call, Row, Sampling, Task, Trajectory, VersionSpan
+
+Columns = dict[str, Any]
+Entry = Mapping[Any, Any]
+"""One row of a table by column name: `Columns`, or SQLAlchemy's RowMapping."""
+
+_NEUTRAL = msgspec.to_builtins(Sampling())
+
+
+class Encoded(Struct, kw_only=True):
+    """One trajectory as the columns of its tables, calls and rows in order."""
+
+    header: Columns
+    calls: list[Columns]
+    rows: list[Columns]
+
+
+def encode(trajectory: Trajectory) -> Encoded:
+    """Raises StoreError naming the session and what of it cannot be stored (a NaN reward, an id past 32 bits …)."""
+    try:
+        sequences: list[np.ndarray] = []
+        calls = [_encode_call(call, sequences) for call in trajectory.calls]
+        ends = {sequence.tobytes(): index for index, sequence in enumerate(sequences)}
+        rows = [_encode_row(row, ends) for row in trajectory.rows]
+        return Encoded(header=_encode_header(trajectory), calls=calls, rows=rows)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise StoreError(f"trajectory {trajectory.session_id!r} cannot be stored: {error}") from error
+
+
+def decode(header: Entry, calls: Sequence[Entry], rows: Sequence[Entry]) -> Trajectory:
+    """Raises StoreError naming the session when its columns are damaged."""
+    try:
+        sequences: list[np.ndarray] = []
+        return Trajectory(
+            session_id=header["session_id"],
+            task=None if header["task"] is None else decode_task(header["task"]),
+            mode=header["mode"],
+            stop_reason=header["stop_reason"],
+            reward=header["reward"],
+            components=json.loads(header["components"]),
+            calls=[_decode_call(columns, sequences) for columns in calls],
+            rows=[_decode_row(columns, sequences) for columns in rows],
+            dropped=json.loads(header["dropped"]),
+            metadata=json.loads(header["metadata"]),
+            created_at=header["created_at"],
+            finished_at=header["finished_at"],
+        )
+    except (TypeError, ValueError, IndexError, msgspec.ValidationError) as error:
+        raise StoreError(f"stored trajectory {header['session_id']!r} is damaged: {error}") from error
+
+
+def encode_task(task: Task) -> str:
+    return _to_json(msgspec.to_builtins(task))
+
+
+def decode_task(text: str) -> Task:
+    return msgspec.json.decode(text, type=Task)
+
+
+def encode_reward(reward: float | None, components: Mapping[str, float | None]) -> Columns:
+    """Raises ValueError for a reward or a component that is no finite number: it would be read back as missing."""
+    for name, value in [("reward", reward), *((f"component {key!r}", value) for key, value in components.items())]:
+        if value is not None and not math.isfinite(value):
+            raise ValueError(f"{name} is {value}; a score is a finite number, or null when it is missing")
+    return {"reward": reward, "components": _to_json(dict(components))}
+
+
+def group_of(trajectory: Trajectory) -> str | None:
+    group_id = trajectory.metadata.get("group_id")
+    if group_id is not None and not isinstance(group_id, str):
+        raise ValueError(f"metadata['group_id'] is {group_id!r}, a string is needed")
+    return group_id
+
+
+def _encode_header(trajectory: Trajectory) -> Columns:
+    return {
+        "session_id": trajectory.session_id,
+        "group_id": group_of(trajectory),
+        "mode": trajectory.mode,
+        "stop_reason": None if trajectory.stop_reason is None else str(trajectory.stop_reason),
+        "task": None if trajectory.task is None else encode_task(trajectory.task),
+        "dropped": _to_json(trajectory.dropped),
+        "metadata": _to_json(trajectory.metadata),
+        "created_at": trajectory.created_at,
+        "finished_at": trajectory.finished_at,
+        **encode_reward(trajectory.reward, trajectory.components),
+    }
+
+
+def _encode_call(call: Call, sequences: list[np.ndarray]) -> Columns:
+    """`sequences[i]` is prompt + sample of call i; this call's is appended."""
+    prompt = as_ids(call.prompt_token_ids)
+    base, kept = call.parent, 0
+    if base is None or not 0 <= base < len(sequences):
+        base = len(sequences) - 1 if sequences else None
+    if base is not None:
+        kept = _common_prefix(sequences[base], prompt)
+    sequences.append(np.concatenate([prompt, as_ids(call.token_ids)]))
+    sampling = {name: value for name, value in msgspec.to_builtins(call.sampling).items() if value != _NEUTRAL[name]}
+    return {
+        "position": len(sequences) - 1,
+        "call_id": call.call_id,
+        "engine_id": call.engine_id,
+        "parent": call.parent,
+        "base": base,
+        "kept": kept,
+        "prompt_tail": pack_ints(call.prompt_token_ids[kept:]),
+        "prompt_digest": call.prompt_digest,
+        "token_ids": pack_ints(call.token_ids),
+        "logprobs": None if call.logprobs is None else pack_floats(call.logprobs),
+        "versions": _encode_spans(call.versions),
+        "finish_reason": call.finish_reason,
+        "sampling": _to_json(sampling),
+        "message": _to_json(call.message),
+        "reward": encode_reward(call.reward, {})["reward"],
+        "untrainable": call.untrainable,
+        "started_at": call.started_at,
+        "ended_at": call.ended_at,
+    }
+
+
+def _decode_call(columns: Entry, sequences: list[np.ndarray]) -> Call:
+    prompt = unpack(columns["prompt_tail"])
+    if columns["base"] is not None:
+        prompt = np.concatenate([sequences[columns["base"]][: columns["kept"]], prompt])
+    sample = unpack(columns["token_ids"])
+    sequences.append(np.concatenate([prompt, sample]))
+    return Call(
+        call_id=columns["call_id"],
+        prompt_token_ids=prompt.tolist(),
+        prompt_digest=columns["prompt_digest"],
+        token_ids=sample.tolist(),
+        logprobs=None if columns["logprobs"] is None else unpack(columns["logprobs"]).tolist(),
+        versions=_decode_spans(columns["versions"]),
+        finish_reason=columns["finish_reason"],
+        engine_id=columns["engine_id"],
+        sampling=msgspec.json.decode(columns["sampling"], type=Sampling),
+        message=json.loads(columns["message"]),
+        parent=columns["parent"],
+        reward=columns["reward"],
+        untrainable=columns["untrainable"],
+        started_at=columns["started_at"],
+        ended_at=columns["ended_at"],
+    )
+
+
+def _encode_row(row: Row, ends: Mapping[bytes, int]) -> Columns:
+    base = ends.get(as_ids(row.token_ids).tobytes())
+    has_logprob = [int(value is not None) for value in row.logprobs]
+    return {
+        "base": base,
+        "token_ids": pack_ints(row.token_ids) if base is None else None,
+        "loss_mask": pack_ints(row.loss_mask),
+        "logprobs": pack_floats([value for value in row.logprobs if value is not None]),
+        "has_logprob": None if has_logprob == row.loss_mask else pack_ints(has_logprob),
+        "versions": _encode_spans(row.versions),
+    }
+
+
+def _decode_row(columns: Entry, sequences: Sequence[np.ndarray]) -> Row:
+    mask = unpack(columns["loss_mask"])
+    present = mask if columns["has_logprob"] is None else unpack(columns["has_logprob"])
+    values = unpack(columns["logprobs"])
+    if len(values) != np.count_nonzero(present):
+        raise ValueError(f"a row holds {len(values)} logprobs for {np.count_nonzero(present)} tokens")
+    recorded = iter(values.tolist())
+    token_ids = sequences[columns["base"]] if columns["token_ids"] is None else unpack(columns["token_ids"])
+    return Row(
+        token_ids=token_ids.tolist(),
+        loss_mask=mask.tolist(),
+        logprobs=[next(recorded) if flag else None for flag in present.tolist()],
+        versions=_decode_spans(columns["versions"]),
+    )
+
+
+def _common_prefix(left: np.ndarray, right: np.ndarray) -> int:
+    length = min(len(left), len(right))
+    different = np.flatnonzero(left[:length] != right[:length])
+    return int(different[0]) if len(different) else length
+
+
+def _encode_spans(spans: Sequence[VersionSpan]) -> str:
+    return _to_json([[span.version, span.start, span.end] for span in spans])
+
+
+def _decode_spans(text: str) -> list[VersionSpan]:
+    return [VersionSpan(*map(int, span)) for span in json.loads(text)]
+
+
+def _to_json(value: Any) -> str:
+    """ASCII, so that a lone surrogate from a client or a NUL survives every database; NaN is refused, not nulled."""
+    return json.dumps(value, allow_nan=False, separators=(",", ":"))

@@ -1,0 +1,110 @@
+"""The tables of the trajectory store, and the version of their layout.
+
+Documents (task, message, sampling …) are JSON text so that any SQL client can read them; token arrays are the blobs
+of `agentrl.store.codec`.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import Column, Double, ForeignKey, Index, Integer, LargeBinary, MetaData, Table, Text
+
+SCHEMA_VERSION = 1
+"""Raised by every change of layout or codec; a store of another version is refused when it is opened."""
+
+metadata = MetaData()
+
+meta = Table(
+    "meta",
+    metadata,
+    Column("key", Text, primary_key=True),
+    Column("value", Text, nullable=False),
+)
+
+trajectories = Table(
+    "trajectories",
+    metadata,
+    Column("session_id", Text, primary_key=True),
+    Column("group_id", Text),  # metadata["group_id"], lifted for look-ups
+    Column("mode", Text, nullable=False),
+    Column("stop_reason", Text),
+    Column("reward", Double),
+    Column("components", Text, nullable=False),
+    Column("task", Text),
+    Column("dropped", Text, nullable=False),
+    Column("metadata", Text, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("finished_at", Double, nullable=False),
+    Index("trajectories_in_order", "finished_at", "session_id"),
+    Index("trajectories_by_group", "group_id"),
+)
+
+calls = Table(
+    "calls",
+    metadata,
+    Column("session_id", Text, ForeignKey("trajectories.session_id"), primary_key=True),
+    Column("position", Integer, primary_key=True),
+    Column("call_id", Text, nullable=False),
+    Column("engine_id", Text, nullable=False),
+    Column("parent", Integer),
+    Column("base", Integer),  # the call whose prompt + sample this prompt starts like
+    Column("kept", Integer, nullable=False),  # how many ids of it are shared
+    Column("prompt_tail", LargeBinary, nullable=False),  # the ids after them
+    Column("prompt_digest", Text, nullable=False),
+    Column("token_ids", LargeBinary, nullable=False),
+    Column("logprobs", LargeBinary),
+    Column("versions", Text, nullable=False),  # [[version, start, end], …]
+    Column("finish_reason", Text, nullable=False),
+    Column("sampling", Text, nullable=False),  # the fields that are not neutral
+    Column("message", Text, nullable=False),
+    Column("reward", Double),
+    Column("untrainable", Text),
+    Column("started_at", Double, nullable=False),
+    Column("ended_at", Double, nullable=False),
+)
+
+rows = Table(
+    "rows",
+    metadata,
+    Column("session_id", Text, ForeignKey("trajectories.session_id"), primary_key=True),
+    Column("position", Integer, primary_key=True),
+    Column("base", Integer),  # the call whose prompt + sample are the ids; null when token_ids holds them
+    Column("token_ids", LargeBinary),
+    Column("loss_mask", LargeBinary, nullable=False),
+    Column("logprobs", LargeBinary, nullable=False),  # of the tokens that have one
+    Column("has_logprob", LargeBinary),  # null when it equals loss_mask
+    Column("versions", Text, nullable=False),
+)
+
+groups = Table(
+    "groups",
+    metadata,
+    Column("seq", Integer, primary_key=True, autoincrement=True),
+    Column("group_id", Text, nullable=False, unique=True),
+    Column("task", Text, nullable=False),
+    Column("admitted_at_version", Integer, nullable=False),
+    Column("outcome", Text),
+    Column("step", Integer),
+)
+
+settlements = Table(
+    "settlements",
+    metadata,
+    Column("seq", Integer, primary_key=True, autoincrement=True),
+    Column("session_id", Text, nullable=False, unique=True),
+    Column("group_id", Text, ForeignKey("groups.group_id"), nullable=False),
+    Column("outcome", Text, nullable=False),
+    Column("step", Integer, nullable=False),
+    Column("tokens", Integer, nullable=False),
+)
+
+swaps = Table(
+    "swaps",
+    metadata,
+    Column("seq", Integer, primary_key=True, autoincrement=True),
+    Column("engine_id", Text, nullable=False),
+    Column("version", Integer, nullable=False),
+    Column("mode", Text, nullable=False),
+    Column("started_at", Double, nullable=False),
+    Column("finished_at", Double, nullable=False),
+    Column("digest", Text, nullable=False),
+)

@@ -1,0 +1,177 @@
+"""The durable store: SQLite by default, any SQLAlchemy URL by configuration (PostgreSQL has not been run yet)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection, RowMapping, Select, Table, func, insert, select, tuple_, update
+
+from agentrl.errors import StoreError
+from agentrl.store import schema
+from agentrl.store.base import GroupRecord, Settlement
+from agentrl.store.codec import decode, decode_task, encode, encode_reward, encode_task
+from agentrl.store.database import Database
+from agentrl.store.rules import Standing, refuse_settlement
+from agentrl.types import Mode, SwapRecord, Task, Trajectory
+
+_PAGE = 256
+"""Headers or records fetched at once; of whole trajectories one is in memory at a time."""
+
+
+class SqlStore:
+    """`agentrl.store.base.TrajectoryStore` over SQLAlchemy. One per process; share it between threads."""
+
+    def __init__(self, url: str, *, create: bool = True) -> None:
+        """Opens the store at a SQLAlchemy URL, `sqlite:///runs/demo/trajectories.db` for one.
+
+        With `create=False` a store that is not there is an error, not an empty store. Raises StoreError: it cannot be
+        opened, is no trajectory store, or has the layout of another version of agentrl.
+        """
+        self._database = Database(url, create=create)
+
+    @classmethod
+    def at(cls, path: Path, *, create: bool = True) -> SqlStore:
+        """The SQLite store in this file."""
+        return cls(f"sqlite:///{path}", create=create)
+
+    def save(self, trajectory: Trajectory) -> None:
+        encoded = encode(trajectory)
+        key = {"session_id": trajectory.session_id}
+        with self._database.write(f"saving trajectory {trajectory.session_id!r}") as connection:
+            if _header(connection, trajectory.session_id) is not None:
+                raise StoreError(f"trajectory {trajectory.session_id!r} is saved already")
+            connection.execute(insert(schema.trajectories), encoded.header)
+            if encoded.calls:
+                connection.execute(insert(schema.calls), [key | columns for columns in encoded.calls])
+            if encoded.rows:
+                rows = [key | {"position": index} | columns for index, columns in enumerate(encoded.rows)]
+                connection.execute(insert(schema.rows), rows)
+
+    def get(self, session_id: str) -> Trajectory:
+        with self._database.read(f"reading trajectory {session_id!r}") as connection:
+            header = _header(connection, session_id)
+            if header is None:
+                raise StoreError(f"no trajectory {session_id!r} in the store")
+            return _load(connection, header)
+
+    def iterate(self, *, mode: Mode | None = None, group_id: str | None = None) -> Iterator[Trajectory]:
+        """No transaction is held open between two trajectories, so a slow reader does not hold up a writer."""
+        table = schema.trajectories
+        order = (table.c.finished_at, table.c.session_id)
+        query = select(*order).order_by(*order).limit(_PAGE)
+        if mode is not None:
+            query = query.where(table.c.mode == mode)
+        if group_id is not None:
+            query = query.where(table.c.group_id == group_id)
+        page = self._all("listing trajectories", query)
+        while page:
+            for entry in page:
+                yield self.get(entry["session_id"])
+            after = tuple_(*order) > tuple_(page[-1]["finished_at"], page[-1]["session_id"])
+            page = self._all("listing trajectories", query.where(after))
+
+    def count(self, *, mode: Mode | None = None) -> int:
+        query = select(func.count()).select_from(schema.trajectories)
+        if mode is not None:
+            query = query.where(schema.trajectories.c.mode == mode)
+        with self._database.read("counting trajectories") as connection:
+            return int(connection.execute(query).scalar_one())
+
+    def set_reward(self, session_id: str, reward: float | None, components: Mapping[str, float | None]) -> None:
+        try:
+            columns = encode_reward(reward, components)
+        except (TypeError, ValueError) as error:
+            raise StoreError(f"trajectory {session_id!r} cannot be scored: {error}") from error
+        table = schema.trajectories
+        with self._database.write(f"scoring trajectory {session_id!r}") as connection:
+            done = connection.execute(update(table).where(table.c.session_id == session_id).values(columns))
+            if done.rowcount != 1:
+                raise StoreError(f"no trajectory {session_id!r} in the store")
+
+    def admit(self, group_id: str, task: Task, version: int) -> None:
+        columns = {"group_id": group_id, "task": encode_task(task), "admitted_at_version": version}
+        with self._database.write(f"admitting group {group_id!r}") as connection:
+            if _group(connection, group_id) is not None:
+                raise StoreError(f"group {group_id!r} is admitted already")
+            connection.execute(insert(schema.groups), columns)
+
+    def settle(self, group_id: str, outcome: str, step: int | None, settlements: Sequence[Settlement] = ()) -> None:
+        ids = [settlement.session_id for settlement in settlements]
+        headers, books, groups = schema.trajectories, schema.settlements, schema.groups
+        standing = select(headers.c.session_id, headers.c.mode, headers.c.group_id).where(headers.c.session_id.in_(ids))
+        settled = select(books.c.session_id).where(books.c.session_id.in_(ids))
+        with self._database.write(f"settling group {group_id!r}") as connection:
+            standings = {row.session_id: Standing(row.mode, row.group_id) for row in connection.execute(standing)}
+            done = set(connection.execute(settled).scalars())
+            refuse_settlement(group_id, _group(connection, group_id), outcome, step, settlements, standings, done)
+            closing = update(groups).where(groups.c.group_id == group_id).values(outcome=outcome, step=step)
+            connection.execute(closing)
+            if settlements:
+                rows = [{"group_id": group_id, **msgspec.structs.asdict(settlement)} for settlement in settlements]
+                connection.execute(insert(books), rows)
+
+    def groups(self, *, open_only: bool = False) -> Iterator[GroupRecord]:
+        query = select(schema.groups)
+        if open_only:
+            query = query.where(schema.groups.c.outcome.is_(None))
+        for entry in self._in_order(schema.groups, query):
+            yield _as_group(entry)
+
+    def settlements(self) -> Iterator[Settlement]:
+        for entry in self._in_order(schema.settlements, select(schema.settlements)):
+            yield Settlement(**{name: entry[name] for name in Settlement.__struct_fields__})
+
+    def record_swap(self, swap: SwapRecord) -> None:
+        with self._database.write(f"recording version {swap.version} of engine {swap.engine_id!r}") as connection:
+            connection.execute(insert(schema.swaps), msgspec.structs.asdict(swap))
+
+    def swaps(self) -> list[SwapRecord]:
+        entries = self._in_order(schema.swaps, select(schema.swaps))
+        return [SwapRecord(**{name: entry[name] for name in SwapRecord.__struct_fields__}) for entry in entries]
+
+    def close(self) -> None:
+        self._database.close()
+
+    def _all(self, doing: str, query: Select[Any]) -> Sequence[RowMapping]:
+        with self._database.read(doing) as connection:
+            return connection.execute(query).mappings().all()
+
+    def _in_order(self, table: Table, query: Select[Any]) -> Iterator[RowMapping]:
+        """By `seq`, a page at a time and without a transaction between pages."""
+        query = query.order_by(table.c.seq).limit(_PAGE)
+        last = 0
+        while page := self._all(f"reading {table.name}", query.where(table.c.seq > last)):
+            yield from page
+            last = page[-1]["seq"]
+
+
+def _header(connection: Connection, session_id: str) -> RowMapping | None:
+    table = schema.trajectories
+    return connection.execute(select(table).where(table.c.session_id == session_id)).mappings().one_or_none()
+
+
+def _group(connection: Connection, group_id: str) -> GroupRecord | None:
+    table = schema.groups
+    entry = connection.execute(select(table).where(table.c.group_id == group_id)).mappings().one_or_none()
+    return None if entry is None else _as_group(entry)
+
+
+def _as_group(entry: RowMapping) -> GroupRecord:
+    return GroupRecord(
+        group_id=entry["group_id"],
+        task=decode_task(entry["task"]),
+        admitted_at_version=entry["admitted_at_version"],
+        outcome=entry["outcome"],
+        step=entry["step"],
+    )
+
+
+def _load(connection: Connection, header: RowMapping) -> Trajectory:
+    def parts(table: Table) -> Sequence[RowMapping]:
+        query = select(table).where(table.c.session_id == header["session_id"]).order_by(table.c.position)
+        return connection.execute(query).mappings().all()
+
+    return decode(header, parts(schema.calls), parts(schema.rows))
