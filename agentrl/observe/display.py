@@ -109,7 +109,7 @@ def _figures(record: StepRecord) -> Table:
     lags = "  ".join(f"{lag}: {count:,}" for lag, count in record.staleness.items())
     dropped = "  ".join(f"{reason} {count:,}" for reason, count in record.dropped_groups.items()) or "none"
     rate = record.sampled_tokens / record.step_s if record.step_s else 0.0
-    mismatch = record.trainer.get("mismatch/abs_max")
+    mismatch = record.trainer.get("logprob_diff_max")
     table.add_row(
         "reward", f"{record.reward:.3f}", "success", f"{record.success:.3f} (avg {record.success_average:.3f})"
     )

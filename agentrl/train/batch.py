@@ -1,4 +1,4 @@
-"""From finished groups to one batch of training rows: verdicts, advantages, masks, and the books of what was dropped."""
+"""From finished groups to one batch of training rows: verdicts, advantages, masks, and the books of what is dropped."""
 
 from __future__ import annotations
 
