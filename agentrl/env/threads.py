@@ -53,7 +53,6 @@ class CallThread:
     """
 
     def __init__(self, name: str, hung: HungCalls) -> None:
-        hung.check()
         self._name = name
         self._hung = hung
         self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
@@ -100,12 +99,14 @@ class CallThread:
     def _submit(self, call: Callable[[], Any], what: str) -> Future[Any]:
         if self._abandoned:
             raise EnvironmentFault(f"{what} was not called: an earlier call of the same environment still hangs")
+        if not self._started:
+            self._hung.check()
         future: Future[Any] = Future()
         context = contextvars.copy_context()
         self._calls.put((future, lambda: context.run(call)))
         if not self._started:
-            self._started = True
             threading.Thread(target=self._work, name=self._name, daemon=True).start()
+            self._started = True
         return future
 
     def _abandon(self, future: Future[Any]) -> None:
@@ -124,17 +125,22 @@ class CallThread:
             result, error = None, None
             try:
                 result = call()
-            except BaseException as raised:
+            except Exception as raised:
                 error = raised
+            except BaseException as raised:  # a SystemExit would end the caller's event loop
+                error = EnvironmentFault(f"the call raised {raised!r}")
+                error.__cause__ = raised
             with self._lock:
-                if error is not None:
+                if isinstance(error, StopIteration):  # cannot be carried by an asyncio future
+                    future.set_exception(EnvironmentFault(f"the call raised {error!r}"))
+                elif error is not None:
                     future.set_exception(error)
                 else:
                     future.set_result(result)
                 if self._counted:
                     self._counted = False
                     self._hung.add(-1)
-            del result, error, future, call, item
+            del result, error, future, call, item  # nothing of a call stays alive while the thread waits
 
 
 def _timed_out(what: str, timeout_s: float | None) -> EnvironmentTimeout:

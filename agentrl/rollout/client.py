@@ -1,0 +1,184 @@
+"""The gateway over HTTP: its control calls, and chat completions under a session's own key."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import aiohttp
+import msgspec
+import orjson
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_attempt
+
+from agentrl.errors import ConfigError, ContextOverflow, GatewayError
+from agentrl.messages import Message
+from agentrl.rollout.config import RolloutConfig
+from agentrl.rollout.ports import Completion, SessionRequest
+from agentrl.types import StopReason
+
+CONTROL_TIMEOUT_S = 60.0
+CONNECT_TIMEOUT_S = 10.0
+KEEPALIVE_S = 2.0  # below any server's own, so that no request is sent into a connection that is being closed
+MAX_BACKOFF_S = 10.0
+MAX_RETRY_AFTER_S = 60.0
+MODEL = "policy"
+"""The gateway serves one policy; OpenAI's schema wants a name."""
+
+CONTEXT_CODE = "context_length_exceeded"
+
+
+class Retryable(GatewayError):
+    """The request had no effect and may be sent again. `retry_after` is the gateway's wish, in seconds."""
+
+    def __init__(self, message: str, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class HttpGateway:
+    """Opens sessions with the admin key. Belongs to one event loop."""
+
+    def __init__(self, url: str, admin_key: str, config: RolloutConfig) -> None:
+        self.url = url.rstrip("/")
+        self._admin_key = admin_key
+        self._config = config
+        self._client: aiohttp.ClientSession | None = None
+
+    async def open_session(self, request: SessionRequest) -> HttpSession:
+        pins = msgspec.to_builtins(request.sampling)
+        try:
+            task = orjson.loads(orjson.dumps(msgspec.structs.asdict(request.task), option=orjson.OPT_SERIALIZE_NUMPY))
+        except TypeError as error:
+            raise ConfigError(f"the options of task {request.task.id} are no JSON: {error}") from error
+        body = {
+            "task": task,
+            "mode": request.mode,
+            # max_tokens is asked for call by call, for the episode's own limit may leave less.
+            "sampling": {name: value for name, value in pins.items() if value is not None and name != "max_tokens"},
+            "limits": {name: value for name, value in msgspec.to_builtins(request.limits).items() if value is not None},
+            "metadata": request.metadata,
+            "reward_by": "admin",
+        }
+        opened = await self.control("/sessions", body)
+        try:
+            return HttpSession(self, str(opened["session_id"]), str(opened["base_url"]), str(opened["api_key"]))
+        except KeyError as error:
+            raise GatewayError(f"{self.url}/sessions answered without {error}; is it an agentrl gateway?") from None
+
+    async def control(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """A control call. All of them may be repeated, so a lost answer is asked for again."""
+        return await self.post(f"{self.url}{path}", body, self._admin_key, CONTROL_TIMEOUT_S, repeatable=True)
+
+    async def model_call(self, url: str, body: Mapping[str, Any], key: str) -> dict[str, Any]:
+        """A model call. Sent again only where no engine can have seen it, or the answer would be recorded twice."""
+        return await self.post(url, body, key, self._config.request_timeout_s, repeatable=False)
+
+    async def post(self, url: str, body: Mapping[str, Any], key: str, timeout_s: float, *, repeatable: bool) -> Any:
+        attempts = AsyncRetrying(
+            retry=retry_if_exception_type(Retryable),
+            stop=stop_after_attempt(self._config.max_attempts),
+            wait=backoff,
+            reraise=True,
+        )
+        payload = orjson.dumps(body)
+        async for attempt in attempts:
+            with attempt:
+                return await self._post_once(url, payload, key, timeout_s, repeatable)
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    async def close(self) -> None:
+        if self._client is not None:
+            await self._client.close()
+
+    async def _post_once(self, url: str, payload: bytes, key: str, timeout_s: float, repeatable: bool) -> Any:
+        headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+        timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_TIMEOUT_S)
+        lost = Retryable if repeatable else GatewayError
+        try:
+            async with self._http().post(url, data=payload, headers=headers, timeout=timeout) as response:
+                data = await response.read()
+                if response.status >= 400:
+                    raise refusal(url, response.status, data, response.headers.get("Retry-After"))
+        except aiohttp.ClientConnectorError as error:
+            raise Retryable(f"cannot reach the gateway at {url}: {error}") from error
+        except TimeoutError as error:
+            raise lost(f"{url} did not answer within {timeout_s:g} s") from error
+        except aiohttp.ClientError as error:
+            raise lost(f"lost the connection to {url}: {type(error).__name__}: {error}") from error
+        try:
+            return orjson.loads(data)
+        except ValueError as error:
+            raise GatewayError(f"{url} answered with no JSON: {data[:100]!r}") from error
+
+    def _http(self) -> aiohttp.ClientSession:
+        """Made on first use, inside the event loop. Its pool has no limit: the worker's concurrency is the limit."""
+        if self._client is None:
+            self._client = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S), trust_env=False
+            )
+        return self._client
+
+
+class HttpSession:
+    def __init__(self, gateway: HttpGateway, session_id: str, base_url: str, api_key: str) -> None:
+        self.id = session_id
+        self._gateway = gateway
+        self._chat_url = f"{base_url.rstrip('/')}/chat/completions"
+        self._api_key = api_key
+
+    async def chat(
+        self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Mapping[str, Any]], max_tokens: int | None
+    ) -> Completion:
+        body: dict[str, Any] = {"model": MODEL, "messages": list(messages)}
+        if tools:
+            body["tools"] = list(tools)
+        if max_tokens is not None:
+            body["max_tokens"] = max_tokens
+        answer = await self._gateway.model_call(self._chat_url, body, self._api_key)
+        try:
+            choice = answer["choices"][0]
+            tokens = int(answer["usage"]["completion_tokens"])
+            return Completion(
+                message=Message(choice["message"]), finish_reason=choice["finish_reason"], num_tokens=tokens
+            )
+        except (KeyError, IndexError, TypeError) as error:
+            raise GatewayError(f"{self._chat_url} answered no chat completion: {answer!r:.200}") from error
+
+    async def reward(self, reward: float | None, components: Mapping[str, float | None]) -> None:
+        body = {"reward": reward, "components": dict(components)}
+        await self._gateway.control(f"/sessions/{self.id}/reward", body)
+
+    async def finish(self, stop_reason: StopReason) -> None:
+        await self._gateway.control(f"/sessions/{self.id}/finish", {"stop_reason": stop_reason.value})
+
+
+def refusal(url: str, status: int, data: bytes, retry_after: str | None) -> Exception:
+    """What an error answer means to its caller. 429 and 503 say that nothing was done."""
+    try:
+        error = orjson.loads(data)["error"]
+        code, message = error.get("code"), str(error.get("message"))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        code, message = None, data[:200].decode(errors="replace")
+    if code == CONTEXT_CODE:
+        return ContextOverflow(message)
+    text = f"{url} answered {status}: {message}"
+    if status in (429, 503):
+        return Retryable(text, _seconds(retry_after))
+    return GatewayError(text)
+
+
+def backoff(state: RetryCallState) -> float:
+    """Seconds before the next try: what the gateway asked for, or a random share of a doubling interval."""
+    error = state.outcome.exception() if state.outcome else None
+    asked = error.retry_after if isinstance(error, Retryable) else None
+    jitter = random.uniform(0, min(MAX_BACKOFF_S, 0.2 * 2**state.attempt_number))
+    return jitter if asked is None else min(asked, MAX_RETRY_AFTER_S) + jitter
+
+
+def _seconds(retry_after: str | None) -> float | None:
+    """A Retry-After in seconds; its other form, a date, is not used here."""
+    try:
+        return max(0.0, float(retry_after)) if retry_after is not None else None
+    except ValueError:
+        return None
