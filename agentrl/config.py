@@ -69,7 +69,8 @@ class RunConfig(Section):
     @classmethod
     def _trainer_owns_its_table(cls, data: Any) -> Any:
         if isinstance(data, dict) and isinstance(data.get("trainer", {}), dict):
-            return data | {"trainer": _trainer_config(data.get("trainer", {}), data.get("trainer_kind", "deepspeed"))}
+            kind, seed = data.get("trainer_kind", "deepspeed"), data.get("seed", 0)
+            return data | {"trainer": _trainer_config({"seed": seed, **data.get("trainer", {})}, kind)}
         return data
 
     @field_validator("store_url")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -21,13 +22,16 @@ def train(
     name: Annotated[str | None, typer.Option(help="Name of the run and its directory.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of task order, environments and trainer.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier run of the same name.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and print the resolved configuration; start nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check and print the resolved configuration; start nothing.")
+    ] = False,
 ) -> None:
     """Train a policy by reinforcement learning.
 
     Example: `agentrl train examples/01_calculator/run.toml --set loop.steps=20`
     """
-    extra = [f"{key}={value}" for key, value in (("name", name), ("seed", seed)) if value is not None]
+    options = {"name": name, "seed": seed}
+    extra = [f"{key}={json.dumps(value)}" for key, value in options.items() if value is not None]
     config = load_run_config(file, [*(overrides or ()), *extra])
     console = Console()
     if dry_run:

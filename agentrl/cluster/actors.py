@@ -72,11 +72,13 @@ class GatewayActor:
 class RolloutActor:
     """Runs episodes, many at a time."""
 
-    def __init__(self, config: RolloutConfig, *, gateway_url: str, admin_key: str, env_options: dict[str, Any], logs: Path) -> None:
+    def __init__(
+        self, config: RolloutConfig, *, gateway_url: str, admin_key: str, env_kwargs: dict[str, Any], logs: Path
+    ) -> None:
         log_to(logs / "rollout.log")
         from agentrl.rollout.worker import RolloutWorker
 
-        self._worker = RolloutWorker(config, gateway_url=gateway_url, admin_key=admin_key, env_options=env_options)
+        self._worker = RolloutWorker(config, gateway_url, admin_key, env_kwargs=env_kwargs)
 
     async def run_group(self, group_id: str, task: Task, *, size: int, version: int, mode: Mode) -> Group:
         return await self._worker.run_group(group_id, task, size=size, version=version, mode=mode)

@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from agentrl.errors import RunError, TrainerError
+import msgspec
+
+from agentrl.errors import AgentRLError, RunError, TrainerError
 from agentrl.types import Batch, Group, Mode, Task, WeightGroup
 
 
@@ -21,14 +23,15 @@ class RayTrainer:
         self._timeout_s = timeout_s
 
     async def setup(self) -> None:
-        await self._all("setup")
+        port = await self._one(0, "bind")
+        await self._all("setup", port)
 
     async def step(self, batch: Batch) -> dict[str, float]:
-        metrics: dict[str, float] = await self._all("step", batch)
-        return metrics
+        metrics = msgspec.to_builtins(await self._all("step", batch))
+        return {name: float(value) for name, value in metrics.items()}
 
     async def num_weight_groups(self) -> int:
-        return int(await self._all("num_weight_groups"))
+        return len(await self._all("weight_plan"))
 
     async def write_weight_group(self, version: int, index: int) -> WeightGroup:
         group: WeightGroup = await self._all("write_weights", version, index, str(self._shared_memory))
@@ -37,15 +40,16 @@ class RayTrainer:
     async def export(self, directory: Path, version: int) -> None:
         await self._all("export", str(directory), version)
 
-    async def shutdown(self) -> None:
-        await self._all("shutdown")
+    async def _one(self, rank: int, method: str) -> Any:
+        async with asyncio.timeout(self._timeout_s):
+            return await remote(self._ranks[rank].call.remote(method))
 
     async def _all(self, method: str, *args: object) -> Any:
         """Calls every rank; the answer is rank 0's. The first failing rank is named."""
-        calls = [getattr(rank, method).remote(*args) for rank in self._ranks]
+        calls = [rank.call.remote(method, *args) for rank in self._ranks]
         try:
             async with asyncio.timeout(self._timeout_s):
-                answers = await asyncio.gather(*(_answer(call) for call in calls), return_exceptions=True)
+                answers = await asyncio.gather(*(remote(call) for call in calls), return_exceptions=True)
         except TimeoutError:
             raise TrainerError(
                 f"trainer {method} did not end within loop.step_timeout_s = {self._timeout_s:g} s; "
@@ -66,7 +70,7 @@ class RayRollouts:
     async def run_group(self, group_id: str, task: Task, *, size: int, version: int, mode: Mode) -> Group:
         call = next(self._workers).run_group.remote(group_id, task, size=size, version=version, mode=mode)
         try:
-            group: Group = await _answer(call)
+            group: Group = await remote(call)
         except asyncio.CancelledError:
             await self._cancel(call)
             raise
@@ -81,13 +85,20 @@ class RayRollouts:
         ray.cancel(call)
         try:
             async with asyncio.timeout(10.0):
-                await _answer(call)
+                await remote(call)
         except (TimeoutError, Exception):
             return
 
 
-async def _answer(call: Any) -> Any:
-    return await call
+async def remote(call: Any) -> Any:
+    """The answer of a remote call. An error that the actor raised on purpose arrives as itself."""
+    try:
+        return await call
+    except Exception as error:
+        inner = getattr(error, "cause", None)
+        if isinstance(inner, AgentRLError):
+            raise inner from error
+        raise
 
 
 def cause(error: BaseException) -> str:

@@ -1,0 +1,183 @@
+"""Every process of one run: started side by side, handed to the loop as its ports, and gone afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from agentrl.cluster.actors import EngineActor, GatewayActor, RolloutActor, TrainerActor
+from agentrl.cluster.fleet import EngineFleet
+from agentrl.cluster.handles import RayRollouts, RayTrainer, remote
+from agentrl.cluster.ray_session import actor_class, start_ray
+from agentrl.cluster.rundir import RunDirectory
+from agentrl.config import RunConfig
+from agentrl.engine.control import EngineControl
+from agentrl.errors import RunError
+from agentrl.store.base import TrajectoryStore
+from agentrl.types import SwapRecord
+
+STOP_TIMEOUT_S = 20.0
+WATCH_EVERY_S = 2.0
+MANY_CALLS = 10_000  # Ray's cap on concurrent calls of an async actor; our own caps are lower
+
+
+class RunCluster:
+    """Use as an async context manager. Entering raises RunError, EngineError or TrainerError; nothing is left then.
+
+    `say` hears one line per thing that happens.
+    """
+
+    trainer: RayTrainer
+    rollouts: RayRollouts
+    fleet: EngineFleet
+    gateway_url: str
+
+    def __init__(
+        self,
+        config: RunConfig,
+        *,
+        model: Path,
+        directory: RunDirectory,
+        weights: Path,
+        store: TrajectoryStore,
+        store_url: str,
+        say: Callable[[str], None],
+    ) -> None:
+        self._config = config
+        self._model = model
+        self._directory = directory
+        self._weights = weights
+        self._store = store
+        self._store_url = store_url
+        self._say = say
+        self._admin_key = secrets.token_urlsafe(32)
+        self._engines: list[Any] = []
+        self._others: list[Any] = []  # actors with an async stop()
+
+    async def __aenter__(self) -> RunCluster:
+        try:
+            await asyncio.to_thread(start_ray)
+            self._say("Ray is up; starting vLLM, the trainer and the gateway side by side")
+            async with asyncio.TaskGroup() as starting:
+                urls = starting.create_task(self._start_engines())
+                starting.create_task(self._start_trainer())
+                starting.create_task(self._start_gateway())
+            await self._connect(urls.result())
+        except BaseException as error:
+            await self._stop()
+            if isinstance(error, BaseExceptionGroup):
+                raise first(error) from error
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stop()
+
+    async def watch(self) -> None:
+        """Returns never; raises RunError soon after an engine died."""
+        while True:
+            await asyncio.sleep(WATCH_EVERY_S)
+            for index, engine in enumerate(self._engines):
+                if not await remote(engine.alive.remote()):
+                    log = self._directory.logs / f"engine-{index}.log"
+                    raise RunError(
+                        f"engine-{index} died or stopped answering; see why in {log}, then start the run again"
+                    )
+
+    async def _start_engines(self) -> list[str]:
+        replica = actor_class(EngineActor)
+        self._engines = [
+            replica.remote(
+                str(self._model), self._config.engine, logs=self._directory.logs, weights=self._weights, index=index
+            )
+            for index in range(self._config.engine.replicas)
+        ]
+        started = time.time()
+        urls: list[str] = await asyncio.gather(*(remote(engine.start.remote()) for engine in self._engines))
+        for index in range(len(urls)):
+            self._store.record_swap(
+                SwapRecord(
+                    engine_id=f"engine-{index}", version=0, mode="boot", started_at=started, finished_at=time.time()
+                )
+            )
+        self._say(f"{len(urls)} vLLM engine(s) ready after {time.time() - started:.0f} s")
+        return urls
+
+    async def _start_trainer(self) -> None:
+        config = self._config
+        size = int(getattr(config.trainer, "ranks", 1))
+        rank = actor_class(TrainerActor)
+        ranks = [
+            rank.remote(
+                config.trainer_kind,
+                config.trainer,
+                rank=index,
+                world_size=size,
+                model=str(self._model),
+                total_steps=config.loop.steps,
+                logs=self._directory.logs,
+            )
+            for index in range(size)
+        ]
+        started = time.time()
+        self.trainer = RayTrainer(ranks, shared_memory=self._weights, timeout_s=config.loop.step_timeout_s)
+        await self.trainer.setup()
+        self._say(f"trainer ready: {size} rank(s) after {time.time() - started:.0f} s")
+
+    async def _start_gateway(self) -> None:
+        gateway = actor_class(GatewayActor, max_concurrency=MANY_CALLS).remote(
+            self._config.gateway,
+            tokenizer=str(self._model),
+            admin_key=self._admin_key,
+            store_url=self._store_url,
+            logs=self._directory.logs,
+        )
+        self._others.append(gateway)
+        self.gateway_url = await remote(gateway.start.remote())
+
+    async def _connect(self, urls: list[str]) -> None:
+        """Puts the engines behind the gateway, and the rollout workers before it."""
+        self.fleet = EngineFleet(
+            [
+                EngineControl(url, engine_id=f"engine-{index}", timeouts=self._config.engine.timeouts)
+                for index, url in enumerate(urls)
+            ],
+            mode=self._config.engine.swap_mode,
+            gateway_url=self.gateway_url,
+            admin_key=self._admin_key,
+        )
+        await self.fleet.register()
+        worker = actor_class(RolloutActor, max_concurrency=MANY_CALLS)
+        workers = [
+            worker.remote(
+                self._config.rollout,
+                gateway_url=self.gateway_url,
+                admin_key=self._admin_key,
+                env_kwargs=self._config.environment.options,
+                logs=self._directory.logs,
+            )
+            for _ in range(self._config.rollout.workers)
+        ]
+        self._others[:0] = workers
+        self.rollouts = RayRollouts(workers)
+
+    async def _stop(self) -> None:
+        """Asks everything to stop, in bounds. Whoever does not is ended by the run's tag afterwards."""
+        stopping = [actor.stop.remote() for actor in [*self._others, *self._engines]]
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STOP_TIMEOUT_S):
+                await asyncio.gather(*(remote(call) for call in stopping), return_exceptions=True)
+        if hasattr(self, "fleet"):
+            await self.fleet.close()
+
+
+def first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The first error of a task group that is not a cancellation."""
+    for error in group.exceptions:
+        return first(error) if isinstance(error, BaseExceptionGroup) else error
+    return group
