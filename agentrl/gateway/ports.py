@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Protocol
 
 from agentrl.types import Sampling, TokenChunk, Trajectory
@@ -13,7 +13,7 @@ class EngineClient(Protocol):
 
     url: str
 
-    def stream(self, prompt_ids: Sequence[int], sampling: Sampling, *, request_id: str) -> AsyncIterator[TokenChunk]:
+    def stream(self, prompt_ids: Sequence[int], sampling: Sampling, *, request_id: str) -> AsyncGenerator[TokenChunk]:
         """Sample a continuation. The last chunk has `finish_reason` and `versions`; at least one chunk comes.
 
         Closing the iterator aborts the request on the engine.
@@ -38,6 +38,10 @@ class EngineClient(Protocol):
 
 
 class TrajectorySink(Protocol):
-    """Where finished trajectories go. Durable when it returns. Called in a worker thread."""
+    """Where finished trajectories go. Durable when it returns. Called in worker threads. Raises StoreError."""
 
     def save(self, trajectory: Trajectory) -> None: ...
+
+    def set_reward(self, session_id: str, reward: float | None, components: Mapping[str, float | None]) -> None:
+        """A reward that came after its trajectory was saved."""
+        ...

@@ -1,0 +1,81 @@
+"""`agentrl serve`: the gateway alone, in front of engines by URL. No Ray, no trainer."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from agentrl.engine.client import HttpEngineClient
+from agentrl.errors import ConfigError
+from agentrl.gateway.config import GatewayConfig
+from agentrl.gateway.render import Renderer
+from agentrl.gateway.server import GatewayServer
+from agentrl.store.sql import SqlStore
+
+ADMIN_KEY = "AGENTRL_ADMIN_KEY"
+
+
+def serve(
+    engine_url: Annotated[
+        list[str], typer.Option("--engine-url", help="A vLLM server; give it once for each engine.", show_default=False)
+    ],
+    tokenizer: Annotated[
+        Path, typer.Option(help="Folder with the policy's tokenizer and chat template.", show_default=False)
+    ],
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 0,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    store: Annotated[
+        str | None,
+        typer.Option(help="SQLAlchemy URL of the trajectory store; without it, trajectories stay in memory."),
+    ] = None,
+) -> None:
+    """Serve the gateway alone, in front of engines that are already running.
+
+    The admin key is taken from AGENTRL_ADMIN_KEY, or made and printed once.
+
+    Example: `agentrl serve --engine-url http://127.0.0.1:8000 --tokenizer ./model --port 8080`
+    """
+    console = Console()
+    for url in engine_url:
+        if not url.startswith(("http://", "https://")):
+            raise ConfigError(f"--engine-url {url!r} is no URL; write it like http://127.0.0.1:8000")
+    given = os.environ.get(ADMIN_KEY)
+    config = GatewayConfig(host=host, port=port, engine_urls=tuple(engine_url))
+    renderer = Renderer.load(tokenizer)
+    sink = SqlStore(store) if store else None
+    server = GatewayServer(config, renderer=renderer, engine_factory=HttpEngineClient, admin_key=given, sink=sink)
+    try:
+        asyncio.run(_serve(server, console, shown_key=None if given else server.admin_key))
+    finally:
+        if sink is not None:
+            sink.close()
+
+
+async def _serve(server: GatewayServer, console: Console, *, shown_key: str | None) -> None:
+    stopping = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    await server.start()
+    try:
+        say = console.print
+        say(f"gateway at {server.url} (control API there, agents at /sessions/ID/v1); Ctrl-C ends it", soft_wrap=True)
+        if shown_key is not None:
+            say(f"admin key, shown once: {shown_key}", markup=False, highlight=False, soft_wrap=True)
+        for engine in server.gateway.table:
+            if not engine.healthy:
+                say(f"warning: {engine.last_error}; it is asked again every second", style="yellow", soft_wrap=True)
+        ended = asyncio.create_task(server.wait())
+        stopped = asyncio.create_task(stopping.wait())
+        await asyncio.wait({ended, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        if ended.done():
+            ended.result()
+        ended.cancel()
+    finally:
+        await server.stop()

@@ -1,0 +1,60 @@
+"""When two chat messages are the same message, and keys for whole conversations.
+
+Clients echo what they were given in their own way: keys reordered, nulls added or left out, text as parts, JSON
+arguments respaced. None of that makes another conversation; another role, text, call id or argument value does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from agentrl.messages import Message
+
+
+def canonical(message: Mapping[str, Any]) -> dict[str, Any]:
+    """The parts of a message that make it what it is; equal messages give equal values."""
+    found: dict[str, Any] = {"role": message["role"]}
+    if text := Message(message).text:
+        found["content"] = text
+    for key in ("reasoning_content", "name", "tool_call_id"):
+        if message.get(key):
+            found[key] = message[key]
+    if calls := message.get("tool_calls"):
+        found["tool_calls"] = [
+            [call.get("id"), call["function"]["name"], canonical_arguments(call["function"]["arguments"])]
+            for call in calls
+        ]
+    return found
+
+
+def canonical_arguments(arguments: str) -> str:
+    """JSON objects with their spacing and key order taken out; anything else as it is."""
+    try:
+        value = json.loads(arguments)
+    except (ValueError, RecursionError):
+        return arguments
+    return json.dumps(value, sort_keys=True) if isinstance(value, dict) else arguments
+
+
+def root_key(tools: Sequence[Mapping[str, Any]] | None) -> bytes:
+    """The key of no messages yet. Tools are part of it: most templates write them into the first turn."""
+    return hashlib.blake2b(json.dumps(tools or [], sort_keys=True).encode(), digest_size=16).digest()
+
+
+def extend_key(key: bytes, message: Mapping[str, Any]) -> bytes:
+    """The key of a conversation with one more message."""
+    data = orjson.dumps(canonical(message), option=orjson.OPT_SORT_KEYS)
+    return hashlib.blake2b(key + data, digest_size=16).digest()
+
+
+def conversation_keys(messages: Iterable[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None) -> list[bytes]:
+    """Keys of every prefix: item i is that of the first i messages. [len(messages) + 1]"""
+    keys = [root_key(tools)]
+    for message in messages:
+        keys.append(extend_key(keys[-1], message))
+    return keys

@@ -1,0 +1,195 @@
+"""The control API: sessions, rewards, trajectories, engines (design §7). All of it needs the admin key, except that a
+session's own key may send its reward and that `/health` is open.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any, Literal
+
+import msgspec
+from fastapi import FastAPI, HTTPException, Request, Response
+from fastapi.exceptions import RequestValidationError
+from prometheus_client import CONTENT_TYPE_LATEST
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
+from starlette.exceptions import HTTPException as StarletteHTTPException
+
+from agentrl.gateway.dialects.errors import openai_error, retry_headers
+from agentrl.gateway.gateway import Gateway
+from agentrl.gateway.refusal import Refusal, invalid
+from agentrl.gateway.sampling import checked_pins
+from agentrl.types import Limits, Task, Trajectory
+
+logger = logging.getLogger(__name__)
+
+
+class Body(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class OpenSession(Body):
+    session_id: str | None = None
+    task: dict[str, Any] | None = None
+    metadata: dict[str, Any] | None = None
+    sampling: dict[str, Any] | None = None
+    limits: dict[str, Any] | None = None
+    mode: Literal["train", "eval"] = "train"
+    reward_by: Literal["session", "admin"] = "session"
+
+
+class SetReward(Body):
+    reward: FiniteFloat | None
+    call_id: str | None = None
+    components: dict[str, FiniteFloat | None] | None = None
+
+
+class FinishSession(Body):
+    stop_reason: str | None = None
+
+
+class AddEngine(Body):
+    url: str = Field(pattern=r"^https?://\S+$")
+    id: str | None = None
+    version: int | None = Field(default=None, ge=0)
+
+
+class TellEngine(Body):
+    version: int | None = Field(default=None, ge=0)
+    routable: bool | None = None
+
+
+def add_routes(app: FastAPI, gateway: Gateway) -> None:
+    _add_session_routes(app, gateway)
+    _add_engine_routes(app, gateway)
+    _add_error_handlers(app)
+
+    @app.get("/health")
+    async def health() -> dict[str, str]:
+        return {"status": "ok"}
+
+    @app.get("/metrics")
+    async def metrics(request: Request) -> Response:
+        gateway.auth.require_admin(request.headers)
+        return Response(gateway.metrics.text(), media_type=CONTENT_TYPE_LATEST)
+
+
+def _add_session_routes(app: FastAPI, gateway: Gateway) -> None:
+    @app.post("/sessions", status_code=201)
+    async def open_session(request: Request, body: OpenSession) -> dict[str, str]:
+        gateway.auth.require_admin(request.headers)
+        session = gateway.sessions.create(
+            body.session_id,
+            now=time.time(),
+            task=_converted("task", body.task, Task),
+            metadata=body.metadata,
+            pins=checked_pins(body.sampling or {}, body.mode),
+            limits=_converted("limits", body.limits, Limits),
+            mode=body.mode,
+            reward_by=body.reward_by,
+        )
+        base_url = f"{gateway.base_url}/sessions/{session.id}/v1"
+        return {"session_id": session.id, "base_url": base_url, "api_key": session.api_key}
+
+    @app.post("/sessions/{session_id}/reward")
+    async def set_reward(request: Request, session_id: str, body: SetReward) -> dict[str, Any]:
+        session = gateway.auth.session_of(request.headers, session_id)
+        if session.reward_by == "admin":
+            gateway.auth.require_admin(request.headers)
+        await gateway.reward(session, body.reward, body.components, body.call_id)
+        return {"session_id": session.id, "reward": body.reward, "call_id": body.call_id}
+
+    @app.post("/sessions/{session_id}/finish")
+    async def finish(request: Request, session_id: str, body: FinishSession | None = None) -> dict[str, Any]:
+        gateway.auth.require_admin(request.headers)
+        trajectory = await gateway.finish(gateway.sessions.get(session_id), body.stop_reason if body else None)
+        return _summary(trajectory)
+
+    @app.get("/sessions/{session_id}/trajectory")
+    async def trajectory(request: Request, session_id: str) -> Response:
+        gateway.auth.require_admin(request.headers)
+        data = msgspec.json.encode(gateway.sessions.get(session_id).trajectory())
+        return Response(data, media_type="application/json")
+
+    @app.delete("/sessions/{session_id}", status_code=204)
+    async def forget(request: Request, session_id: str) -> Response:
+        gateway.auth.require_admin(request.headers)
+        await gateway.forget(session_id)
+        return Response(status_code=204)
+
+
+def _add_engine_routes(app: FastAPI, gateway: Gateway) -> None:
+    @app.get("/engines")
+    async def engines(request: Request) -> dict[str, Any]:
+        gateway.auth.require_admin(request.headers)
+        table = [msgspec.to_builtins(engine.status()) for engine in gateway.table]
+        return {"current_version": gateway.table.current_version, "engines": table}
+
+    @app.post("/engines", status_code=201)
+    async def add_engine(request: Request, body: AddEngine) -> dict[str, Any]:
+        gateway.auth.require_admin(request.headers)
+        engine = await gateway.pool.add(body.url, body.id, body.version)
+        return dict(msgspec.to_builtins(engine.status()))
+
+    @app.put("/engines/{engine_id}")
+    async def tell_engine(request: Request, engine_id: str, body: TellEngine) -> dict[str, Any]:
+        gateway.auth.require_admin(request.headers)
+        engine = gateway.pool.tell(engine_id, version=body.version, routable=body.routable)
+        return dict(msgspec.to_builtins(engine.status()))
+
+    @app.delete("/engines/{engine_id}", status_code=204)
+    async def remove_engine(request: Request, engine_id: str) -> Response:
+        gateway.auth.require_admin(request.headers)
+        await gateway.pool.remove(engine_id)
+        return Response(status_code=204)
+
+
+def _add_error_handlers(app: FastAPI) -> None:
+    def answer(refusal: Refusal) -> Response:
+        headers = retry_headers(refusal)
+        return Response(openai_error(refusal), refusal.status, headers, media_type="application/json")
+
+    @app.exception_handler(Refusal)
+    async def refused(request: Request, refusal: Refusal) -> Response:
+        return answer(refusal)
+
+    @app.exception_handler(RequestValidationError)
+    async def malformed(request: Request, error: RequestValidationError) -> Response:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"][1:])
+        return answer(invalid(field or None, f"{field or 'body'}: {first['msg']}"))
+
+    @app.exception_handler(StarletteHTTPException)
+    async def not_routed(request: Request, error: HTTPException) -> Response:
+        message = f"{request.method} {request.url.path}: {error.detail}"
+        return answer(Refusal(error.status_code, "not_found" if error.status_code == 404 else "http_error", message))
+
+    @app.exception_handler(Exception)
+    async def failed(request: Request, error: Exception) -> Response:
+        logger.error("%s %s failed inside the gateway", request.method, request.url.path, exc_info=error)
+        return answer(Refusal(500, "internal_error", "the gateway failed on this request; its log says why"))
+
+
+def _converted(field: str, value: dict[str, Any] | None, kind: Any) -> Any:
+    if value is None:
+        return None
+    unknown = sorted(set(value) - set(kind.__struct_fields__))
+    if unknown:
+        known = ", ".join(kind.__struct_fields__)
+        raise invalid(f"{field}.{unknown[0]}", f"{field}.{unknown[0]} is unknown; known: {known}")
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise invalid(field, f"{field}: {error}") from error
+
+
+def _summary(trajectory: Trajectory) -> dict[str, Any]:
+    return {
+        "session_id": trajectory.session_id,
+        "stop_reason": trajectory.stop_reason,
+        "reward": trajectory.reward,
+        "calls": len(trajectory.calls),
+        "rows": len(trajectory.rows),
+        "trained_tokens": sum(sum(row.loss_mask) for row in trajectory.rows),
+        "dropped": trajectory.dropped,
+    }

@@ -1,0 +1,46 @@
+"""The gateway's Prometheus metrics, in a registry of its own so that several gateways fit in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from agentrl.types import Call
+
+LATENCY_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+
+
+class Metrics:
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.requests = self._counter("requests", "Model calls answered", "dialect", "status")
+        self.tokens = self._counter("tokens", "Tokens of calls that an engine answered", "kind")
+        self.untrainable = self._counter("untrainable_tokens", "Sampled tokens that must not be trained", "reason")
+        self.branches = self._counter(
+            "branches", "Calls that start a new branch in a session: history rewritten, or not bridgeable", "cause"
+        )
+        self.expired = self._counter("sessions_expired", "Sessions forgotten because nobody used them")
+        self.latency = Histogram(
+            "agentrl_gateway_latency_seconds",
+            "Seconds from a request's first byte to its answer",
+            ["dialect"],
+            buckets=LATENCY_BUCKETS_S,
+            registry=self.registry,
+        )
+
+    def gauge(self, name: str, text: str, read: Callable[[], float]) -> None:
+        """A value that is read when it is asked for."""
+        Gauge(f"agentrl_gateway_{name}", text, registry=self.registry).set_function(read)
+
+    def saw_call(self, call: Call) -> None:
+        self.tokens.labels("prompt").inc(len(call.prompt_token_ids))
+        self.tokens.labels("sampled").inc(len(call.token_ids))
+        if call.untrainable is not None:
+            self.untrainable.labels(call.untrainable).inc(len(call.token_ids))
+
+    def text(self) -> bytes:
+        return generate_latest(self.registry)
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(f"agentrl_gateway_{name}_total", text, labels, registry=self.registry)

@@ -1,0 +1,81 @@
+"""Which distribution a call is sampled from: the session's pins over the request's fields over the neutral defaults."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from agentrl.gateway.refusal import Refusal, invalid
+from agentrl.types import Mode, Sampling
+
+NEUTRAL = Sampling()
+RESHAPING = ("top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
+"""What the trainer does not model, so that training on it would break invariant 3."""
+
+RANGES: dict[str, tuple[float, float]] = {
+    "temperature": (0, 100),
+    "top_p": (1e-6, 1),
+    "top_k": (0, 1 << 31),
+    "min_p": (0, 1),
+    "repetition_penalty": (1e-6, 100),
+    "presence_penalty": (-2, 2),
+    "frequency_penalty": (-2, 2),
+    "max_tokens": (1, 1 << 31),
+}
+
+
+def effective(requested: Mapping[str, Any], pins: Mapping[str, Any], mode: Mode) -> Sampling:
+    """The sampling of one call. None in `requested` is a field left out.
+
+    Raises Refusal naming the field: out of range, or one that a train session may not set.
+    """
+    values = {name: value for name, value in requested.items() if value is not None and name not in pins}
+    return _checked(values | dict(pins), mode, prefix="")
+
+
+def checked_pins(pins: Mapping[str, Any], mode: Mode) -> dict[str, Any]:
+    """A session's pins, as they will be applied. Raises Refusal naming the field, unknown ones included."""
+    unknown = sorted(set(pins) - set(Sampling.__struct_fields__))
+    if unknown:
+        known = ", ".join(Sampling.__struct_fields__)
+        raise invalid(f"sampling.{unknown[0]}", f"sampling.{unknown[0]} is unknown; known: {known}")
+    values = {name: value for name, value in pins.items() if value is not None}
+    sampling = _checked(values, mode, prefix="sampling.")
+    return {name: getattr(sampling, name) for name in values}
+
+
+def _checked(values: dict[str, Any], mode: Mode, *, prefix: str) -> Sampling:
+    if values.get("top_k") == -1:
+        values["top_k"] = 0  # the engines' other spelling of off
+    try:
+        sampling = msgspec.convert(values, Sampling)
+    except msgspec.ValidationError as error:
+        field = str(error).partition("`$.")[2].partition("`")[0].partition("[")[0]
+        raise invalid(f"{prefix}{field}" if field else None, f"sampling: {error}") from error
+    for name, (low, high) in RANGES.items():
+        value = getattr(sampling, name)
+        if value is not None and not (math.isfinite(value) and low <= value <= high):
+            raise invalid(prefix + name, f"{prefix}{name} is {value}; it must lie between {low:g} and {high:g}")
+    if mode == "train":
+        _refuse_reshaping(sampling, prefix)
+    return sampling
+
+
+def _refuse_reshaping(sampling: Sampling, prefix: str) -> None:
+    for name in RESHAPING:
+        value = getattr(sampling, name)
+        if value != getattr(NEUTRAL, name):
+            raise _untrainable(prefix + name, value, f"leave it out or send {getattr(NEUTRAL, name):g}")
+    if sampling.temperature == 0:
+        raise _untrainable(prefix + "temperature", 0, "send a temperature above 0")
+
+
+def _untrainable(field: str, value: object, fix: str) -> Refusal:
+    return invalid(
+        field,
+        f"{field}={value} reshapes the distribution in a way that training does not model; {fix}, "
+        "or open the session with mode 'eval'",
+    )

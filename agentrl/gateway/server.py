@@ -1,0 +1,132 @@
+"""The gateway as a server inside the running event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import uvicorn
+
+from agentrl.errors import ConfigError, RunError
+from agentrl.gateway.app import build_app
+from agentrl.gateway.config import GatewayConfig
+from agentrl.gateway.engines import EngineFactory
+from agentrl.gateway.gateway import Gateway, stop_task
+from agentrl.gateway.keys import new_admin_key
+from agentrl.gateway.ports import TrajectorySink
+from agentrl.gateway.render import Renderer
+
+START_S, STOP_S = 30.0, 10.0
+BACKLOG = 2048
+
+
+class GatewayServer:
+    """`await start()`, then `await stop()`. `engine_factory` makes a client from a URL.
+
+    `admin_key` opens the control API; a random one is made when none is given.
+    """
+
+    def __init__(
+        self,
+        config: GatewayConfig,
+        *,
+        renderer: Renderer,
+        engine_factory: EngineFactory,
+        admin_key: str | None = None,
+        sink: TrajectorySink | None = None,
+    ) -> None:
+        self.config = config
+        self.admin_key = admin_key or new_admin_key()
+        self.gateway = Gateway(config, renderer, engine_factory, admin_key=self.admin_key, sink=sink)
+        self._app = build_app(self.gateway, renderer)
+        self._server: _Server | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def url(self) -> str:
+        return self.gateway.base_url
+
+    async def start(self) -> str:
+        """Listens, then attaches the configured engines; returns the URL. Raises ConfigError when the port is taken."""
+        listener = _listen(self.config.host, self.config.port)
+        host, port = listener.getsockname()[:2]
+        self.gateway.base_url = (self.config.public_url or f"http://{_in_url(host)}:{port}").rstrip("/")
+        self._server = _Server(
+            uvicorn.Config(
+                self._app,
+                log_config=None,
+                access_log=False,
+                lifespan="off",
+                ws="none",
+                backlog=BACKLOG,
+                timeout_graceful_shutdown=int(STOP_S / 2),
+            )
+        )
+        serving = asyncio.create_task(self._server.serve([listener]), name="gateway server")
+        expiring = asyncio.create_task(self.gateway.expire_forever(), name="gateway session expiry")
+        self._tasks = [serving, expiring]
+        try:
+            async with asyncio.timeout(START_S):
+                while not self._server.started:
+                    if serving.done():
+                        raise RunError(f"the gateway's server ended while starting: {serving.exception()!r}")
+                    await asyncio.sleep(0.005)
+            await self.gateway.start()
+        except BaseException:
+            await self.stop()
+            raise
+        return self.url
+
+    async def wait(self) -> None:
+        """Returns or raises when a background task has ended, which none does by itself."""
+        done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+
+    async def stop(self) -> None:
+        """Ends it within some seconds: what is in flight first gets time to finish. Safe to call twice."""
+        if self._server is None:
+            return
+        server, self._server = self._server, None
+        serving, expiring = self._tasks
+        await stop_task(expiring)
+        server.should_exit = True
+        await asyncio.wait({serving}, timeout=STOP_S)
+        if not serving.done():
+            server.force_exit = True
+            await asyncio.wait({serving}, timeout=STOP_S)
+        await stop_task(serving)
+        await self.gateway.close()
+
+
+class _Server(uvicorn.Server):
+    """Signals belong to the process that the gateway runs in."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            raise ConfigError(
+                f"gateway port {port} on {host} is in use; choose another, or 0 for a free one"
+            ) from error
+        raise ConfigError(f"the gateway cannot listen on {host}:{port}: {error}") from error
+    listener.setblocking(False)
+    return listener
+
+
+def _in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

@@ -1,0 +1,155 @@
+"""One session: what it was opened with, its calls, how much it may still use, and its seal. No I/O.
+
+Open → sealed, once. Calls in flight are tasks that it knows, so that sealing can end them; each records what it
+sampled before it ends, so nothing is added to a sealed session's graph.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from agentrl.gateway.graph import TokenGraph
+from agentrl.gateway.refusal import Refusal, invalid
+from agentrl.types import Limits, Mode, Task, Trajectory
+
+SEAL_S = 10.0
+"""How long calls in flight may take to end when the session is sealed."""
+
+STOP_REASON_OF_LIMIT = {"max_calls": "max_turns", "max_tokens": "max_tokens", "deadline_s": "deadline"}
+
+
+class Session:
+    """`pins` are the sampling fields that the run set for every call. Times are unix seconds of the caller's clock."""
+
+    def __init__(
+        self,
+        session_id: str,
+        api_key: str,
+        *,
+        now: float,
+        task: Task | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        pins: Mapping[str, Any] | None = None,
+        limits: Limits | None = None,
+        mode: Mode = "train",
+        reward_by: Literal["session", "admin"] = "session",
+    ) -> None:
+        self.id = session_id
+        self.api_key = api_key
+        self.task = task
+        self.metadata = dict(metadata or {})
+        self.pins = dict(pins or {})
+        self.limits = limits or Limits()
+        self.mode: Mode = mode
+        self.reward_by = reward_by
+        self.created_at = self.last_used = now
+        self.finished_at = 0.0
+        self.graph = TokenGraph()
+        self.reward: float | None = None
+        self.components: dict[str, float | None] = {}
+        self.stop_reason: str | None = None
+        self.sealed = False
+        self.saved = False
+        self.saving: asyncio.Task[None] | None = None
+        self.finishing = asyncio.Lock()
+        self._admitted = 0
+        self._in_flight: set[asyncio.Task[Any]] = set()
+
+    @property
+    def sampled_tokens(self) -> int:
+        return sum(len(call.token_ids) for call in self.graph.calls)
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._in_flight)
+
+    def admit(self, now: float) -> None:
+        """Counts one more call in. Raises Refusal: 409 when sealed, 400 when a limit is used up."""
+        self.check_open()
+        self.last_used = now
+        self.check_deadline(now)
+        if self.limits.max_calls is not None and self._admitted >= self.limits.max_calls:
+            raise self.limit_reached("max_calls", f"all {self.limits.max_calls} calls are used")
+        if self.tokens_left == 0:
+            raise self.limit_reached("max_tokens", f"all {self.limits.max_tokens} sampled tokens are used")
+        self._admitted += 1
+
+    def check_open(self) -> None:
+        if self.sealed:
+            raise sealed(self.id)
+
+    def check_deadline(self, now: float) -> None:
+        if self.seconds_left(now) == 0:
+            raise self.limit_reached("deadline_s", f"its {self.limits.deadline_s:g} seconds are over")
+
+    def seconds_left(self, now: float) -> float | None:
+        """Until the deadline, at least 0; None without one."""
+        if self.limits.deadline_s is None:
+            return None
+        return max(0.0, self.created_at + self.limits.deadline_s - now)
+
+    @property
+    def tokens_left(self) -> int | None:
+        if self.limits.max_tokens is None:
+            return None
+        return max(0, self.limits.max_tokens - self.sampled_tokens)
+
+    def limit_reached(self, limit: str, why: str) -> Refusal:
+        """The clean end that an agent understands: not to be retried, the limit by name. Sets the stop reason."""
+        if self.stop_reason is None:
+            self.stop_reason = STOP_REASON_OF_LIMIT[limit]
+        message = f"session {self.id} has reached limits.{limit}: {why}; finish the episode"
+        return Refusal(400, "session_limit_reached", message, param=f"limits.{limit}")
+
+    def track(self, task: asyncio.Task[Any]) -> None:
+        self._in_flight.add(task)
+        task.add_done_callback(self._in_flight.discard)
+
+    def set_reward(
+        self, reward: float | None, components: Mapping[str, float | None] | None, call_id: str | None
+    ) -> None:
+        """The reward of the session, or of one call. Raises Refusal for a call that is not there."""
+        if call_id is None:
+            self.reward = reward
+            self.components = dict(components or {})
+            return
+        for call in self.graph.calls:
+            if call.call_id == call_id:
+                call.reward = reward
+                return
+        raise invalid("call_id", f"session {self.id} has no call {call_id!r}; use the id of an answer it was given")
+
+    async def seal(self, stop_reason: str | None, now: float) -> None:
+        """Ends it: later calls are refused, calls in flight are cancelled and waited for."""
+        if self.sealed:
+            return
+        self.sealed = True
+        self.finished_at = self.last_used = now
+        self.stop_reason = stop_reason or self.stop_reason
+        tasks = list(self._in_flight)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=SEAL_S)
+
+    def trajectory(self) -> Trajectory:
+        return Trajectory(
+            session_id=self.id,
+            task=self.task,
+            mode=self.mode,
+            stop_reason=self.stop_reason,
+            reward=self.reward,
+            components=self.components,
+            calls=list(self.graph.calls),
+            rows=self.graph.rows(),
+            dropped=self.graph.dropped(),
+            metadata=self.metadata,
+            created_at=self.created_at,
+            finished_at=self.finished_at,
+        )
+
+
+def sealed(session_id: str) -> Refusal:
+    return Refusal(409, "session_sealed", f"session {session_id} is finished; open a new one to go on")

@@ -1,0 +1,74 @@
+"""All sessions of one gateway: found by id or key, bounded in number, forgotten when abandoned. No I/O."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from typing import Any
+
+from agentrl.gateway.keys import key_digest, new_session_key, same_key
+from agentrl.gateway.refusal import Refusal, invalid
+from agentrl.gateway.session import Session
+
+SESSION_ID = re.compile(r"[A-Za-z0-9._-]{1,200}")
+
+
+class SessionRegistry:
+    """Holds at most `max_sessions`; one that nobody used for `idle_s` seconds is forgotten at the next `expire`."""
+
+    def __init__(self, *, max_sessions: int, idle_s: float) -> None:
+        self._max_sessions = max_sessions
+        self._idle_s = idle_s
+        self._by_id: dict[str, Session] = {}
+        self._by_key: dict[bytes, Session] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def create(self, session_id: str | None, *, now: float, **opened_with: Any) -> Session:
+        """A new session with a random key. Raises Refusal: the id is taken (409), too many sessions (429)."""
+        session_id = session_id or uuid.uuid4().hex
+        if session_id in self._by_id:
+            raise Refusal(409, "session_exists", f"session {session_id!r} exists already", param="session_id")
+        if not SESSION_ID.fullmatch(session_id):
+            raise invalid("session_id", f"session_id {session_id!r} is no 1 to 200 letters, digits, '-', '_' and '.'")
+        if len(self._by_id) >= self._max_sessions:
+            self._make_room()
+        session = Session(session_id, new_session_key(), now=now, **opened_with)
+        self._by_id[session_id] = session
+        self._by_key[key_digest(session.api_key)] = session
+        return session
+
+    def get(self, session_id: str) -> Session:
+        """Raises Refusal (404) when there is none."""
+        if (session := self._by_id.get(session_id)) is None:
+            raise Refusal(404, "session_not_found", f"there is no session {session_id!r}", param="session_id")
+        return session
+
+    def by_key(self, key: str) -> Session | None:
+        """The session that `key` opens. Found by digest, so that timing tells nothing about a key."""
+        session = self._by_key.get(key_digest(key))
+        return session if session is not None and same_key(key, session.api_key) else None
+
+    def forget(self, session_id: str) -> Session:
+        session = self.get(session_id)
+        del self._by_id[session_id]
+        del self._by_key[key_digest(session.api_key)]
+        return session
+
+    def expire(self, now: float) -> list[Session]:
+        """Forgets and returns the sessions that were abandoned. One with a call in flight is in use."""
+        idle = [s for s in self._by_id.values() if now - s.last_used > self._idle_s and not s.in_flight]
+        return [self.forget(session.id) for session in idle]
+
+    def _make_room(self) -> None:
+        """Forgets the session that was saved first; they are durable elsewhere."""
+        saved = next((session for session in self._by_id.values() if session.saved), None)
+        if saved is None:
+            raise Refusal(
+                429,
+                "too_many_sessions",
+                f"the gateway holds its {self._max_sessions} sessions; finish or delete some, or raise max_sessions",
+                retry_after=5,
+            )
+        self.forget(saved.id)
