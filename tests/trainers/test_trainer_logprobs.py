@@ -1,0 +1,246 @@
+"""The policy's logprobs and loss against transformers' own forward pass, row by row."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from trainer_builders import VOCAB, mixed_batch, plain_gradient, plain_logprobs, plain_loss, row, save_tiny_model
+from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3ForCausalLM
+
+from agentrl.errors import TrainerError
+from agentrl.types import Batch, Row, TrainRow, VersionSpan
+from agentrl_trainers.collate import check_batch, collate
+from agentrl_trainers.config import TrainerConfig
+from agentrl_trainers.logprob_check import max_logprob_diffs
+from agentrl_trainers.logprobs import chunked_logprobs, token_logprobs
+from agentrl_trainers.model import PolicyModel, load_policy
+from agentrl_trainers.policy_loss import Share, batch_metrics, forward, policy_loss
+
+CONFIG = TrainerConfig()
+
+
+@pytest.fixture(scope="module")
+def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(params=["segments", "sdpa"])
+def policy(request: pytest.FixtureRequest, model_dir: Path) -> PolicyModel:
+    return load_policy(model_dir, attention=request.param, logit_chunk=1024)
+
+
+@pytest.fixture
+def plain(model_dir: Path) -> Qwen3ForCausalLM:
+    return AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32, attn_implementation="eager")
+
+
+def trained_logprobs(plain: Qwen3ForCausalLM, rows: list[TrainRow]) -> torch.Tensor:
+    parts = [plain_logprobs(plain, one)[torch.tensor(one.loss_mask[1:]).bool()] for one in rows]
+    return torch.cat(parts)
+
+
+def gradient_of(policy: PolicyModel, share: Share) -> dict[str, torch.Tensor]:
+    policy.zero_grad()
+    share.loss.backward()
+    return {
+        name: parameter.grad.clone() for name, parameter in policy.lm.named_parameters() if parameter.grad is not None
+    }
+
+
+def test_temperature_divides_logits_not_logprobs() -> None:
+    """Case 14: logits [2, 1, 0] at T = 0.5, token 0: -log(1 + e^-2 + e^-4) = -0.1429; raw would be -0.4076."""
+    logprobs, _ = token_logprobs(torch.tensor([[2.0, 1.0, 0.0]]), torch.tensor([0]), torch.tensor([0.5]))
+    assert logprobs.item() == pytest.approx(-0.1429, abs=5e-5)
+
+
+def test_entropy_of_a_uniform_distribution_is_the_log_of_its_size() -> None:
+    _, entropy = token_logprobs(torch.zeros(1, 5), torch.tensor([2]), torch.ones(1))
+    assert entropy.item() == pytest.approx(1.6094379)
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 7])
+def test_chunks_change_neither_values_nor_gradients(chunk: int) -> None:
+    torch.manual_seed(0)
+    head, hidden = torch.nn.Linear(6, 11), torch.randn(7, 6)
+    targets, temperature = torch.arange(7), torch.linspace(0.5, 1.5, 7)
+    results = []
+    for size in (chunk, 100):
+        head.zero_grad()
+        leaf = hidden.clone().requires_grad_()
+        logprobs, entropy = chunked_logprobs(head, leaf, targets, temperature, chunk=size)
+        (logprobs * torch.arange(7.0)).sum().backward()
+        results.append((logprobs.detach(), entropy, leaf.grad, head.weight.grad.clone()))
+    for chunked, whole in zip(*results, strict=True):
+        torch.testing.assert_close(chunked, whole, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_rows_together_have_the_logprobs_they_have_alone(
+    policy: PolicyModel, plain: Qwen3ForCausalLM, packed: bool
+) -> None:
+    """Packed sequences do not see each other, padding is seen by nobody, temperature 0.5 and 1 mix."""
+    rows = mixed_batch().rows
+    logprobs, _ = forward(policy, collate(rows, packed=packed))
+    torch.testing.assert_close(logprobs, trained_logprobs(plain, rows), rtol=1e-5, atol=1e-5)
+
+
+def test_another_rows_tokens_change_nothing(policy: PolicyModel) -> None:
+    """Packed behind two different neighbours, a row's logprobs are bit-identical."""
+    first, second, third = row(9, seed=1), row(9, seed=2), row(6, seed=3)
+    together = [forward(policy, collate([other, third], packed=True))[0][-3:] for other in (first, second)]
+    assert torch.equal(*together)
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_loss_and_gradient_equal_the_double_loop(
+    policy: PolicyModel, plain: Qwen3ForCausalLM, model_dir: Path, packed: bool
+) -> None:
+    batch = mixed_batch()
+    share = policy_loss(policy, collate(batch.rows, packed=packed), batch.num_tokens, CONFIG)
+    assert share.loss.item() == pytest.approx(plain_loss(plain, batch).item(), rel=1e-5)
+    expected = plain_gradient(model_dir, batch)
+    for name, gradient in gradient_of(policy, share).items():
+        torch.testing.assert_close(gradient, expected[name], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("poison", [1e6, float("nan")])
+@pytest.mark.parametrize("packed", [True, False])
+def test_values_at_masked_slots_cannot_leak(policy: PolicyModel, poison: float, packed: bool) -> None:
+    """Case 9: loss, gradient and metrics are bit-identical with advantages and logprobs poisoned where masked."""
+    clean, poisoned = mixed_batch(), mixed_batch()
+    for one in poisoned.rows:
+        for position, trained in enumerate(one.loss_mask):
+            if not trained:
+                one.logprobs[position] = one.advantages[position] = poison
+    check_batch(poisoned, VOCAB)
+    results = []
+    for batch in (clean, poisoned):
+        share = policy_loss(policy, collate(batch.rows, packed=packed), batch.num_tokens, CONFIG)
+        metrics = batch_metrics(share.sums, share.largest, batch.num_tokens)
+        results.append((share.loss.detach(), gradient_of(policy, share), metrics))
+    assert torch.equal(results[0][0], results[1][0])
+    assert all(torch.equal(results[0][1][name], results[1][1][name]) for name in results[0][1])
+    assert results[0][2] == results[1][2]
+
+
+def test_a_padded_row_equals_the_row_alone(policy: PolicyModel) -> None:
+    """Case 11: completions of 3 and 8 tokens, the short one cut by length with no end token."""
+    short, long = row(5, seed=1, trained=[2, 3, 4]), row(10, seed=2, trained=list(range(2, 10)))
+    both = collate([short, long], packed=False)
+    assert both.input_ids.shape == (2, 10)
+    assert len(both.targets_N) == 3 + 8
+    together = gradient_of(policy, policy_loss(policy, both, 11, CONFIG))
+    alone: dict[str, torch.Tensor] = {}
+    for one in (short, long):
+        for name, gradient in gradient_of(
+            policy, policy_loss(policy, collate([one], packed=False), 11, CONFIG)
+        ).items():
+            alone[name] = alone.get(name, 0) + gradient
+    for name, gradient in together.items():
+        torch.testing.assert_close(gradient, alone[name], rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_an_end_token_that_is_also_the_pad_id_is_trained(packed: bool) -> None:
+    """Case 12: id 0 ends the prompt, ends the completion [7, 8, 0], and fills the padding."""
+    ended = TrainRow(
+        session_id="s",
+        token_ids=[5, 0, 7, 8, 0],
+        loss_mask=[0, 0, 1, 1, 1],
+        logprobs=[0.0, 0.0, -1.0, -2.0, -3.0],
+        advantages=[0.0, 0.0, 1.0, 1.0, 1.0],
+    )
+    batch = collate([row(9, seed=1, trained=[]), ended], packed=packed)
+    assert batch.targets_N.tolist() == [7, 8, 0]
+    assert batch.behaviour_N.tolist() == [-1.0, -2.0, -3.0]
+    assert batch.input_ids.view(-1)[9:14].tolist() == [5, 0, 7, 8, 0]
+    assert batch.predictors_N.tolist() == [10, 11, 12]
+
+
+def test_a_filler_has_zero_loss_zero_gradient_and_neutral_metrics(policy: PolicyModel) -> None:
+    share = policy_loss(policy, collate([], packed=True), 10, CONFIG)
+    gradients = gradient_of(policy, share)
+    assert share.loss.item() == 0.0
+    assert gradients.keys() == dict(policy.lm.named_parameters()).keys()
+    assert all(not gradient.any() for gradient in gradients.values())
+    assert share.sums.tolist() == [0.0] * 5
+
+
+def broken(**changes: object) -> TrainRow:
+    one = row(4, seed=1, trained=[2, 3])
+    for name, value in changes.items():
+        setattr(one, name, value)
+    return one
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (broken(logprobs=[0.0, 0.0, -1.0]), "'logprobs': 3"),
+        (broken(token_ids=[1, 2, 3, VOCAB]), f"outside 0..{VOCAB - 1}"),
+        (broken(loss_mask=[1, 0, 1, 1]), "trains its first token"),
+        (broken(loss_mask=[0, 2, 1, 1]), r"loss_mask values \[2\]"),
+        (broken(logprobs=[0.0, 0.0, -1.0, float("nan")]), "trains position 3 with logprob nan"),
+        (broken(advantages=[0.0, 0.0, float("inf"), 0.0]), "trains position 2 .* advantage inf"),
+        (broken(temperature=0.0), "temperature 0.0; it must be above 0"),
+        (broken(token_ids=[], loss_mask=[], logprobs=[], advantages=[]), "is empty"),
+    ],
+)
+def test_a_row_that_cannot_be_trained_is_named(bad: TrainRow, message: str) -> None:
+    with pytest.raises(TrainerError, match=rf"row 1 \(session s1\) of the batch at version 4 .*{message}"):
+        check_batch(Batch(version=4, rows=[row(seed=5), bad]), VOCAB)
+
+
+def test_a_batch_without_a_trained_token_is_refused() -> None:
+    with pytest.raises(TrainerError, match="1 rows and no trained token"):
+        check_batch(Batch(version=4, rows=[row(trained=[])]), VOCAB)
+
+
+def test_no_model_directory_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(TrainerError, match=r"no model at .*: config.json is not there"):
+        load_policy(tmp_path, logit_chunk=8)
+
+
+def test_segments_refuse_a_model_with_windows(tmp_path: Path) -> None:
+    config = Qwen3Config(
+        vocab_size=8,
+        hidden_size=8,
+        intermediate_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        num_key_value_heads=1,
+        head_dim=8,
+        use_sliding_window=True,
+        sliding_window=4,
+        max_window_layers=0,
+    )
+    Qwen3ForCausalLM(config).save_pretrained(tmp_path)
+    with pytest.raises(TrainerError, match='set attention = "sdpa"'):
+        load_policy(tmp_path, logit_chunk=8)
+
+
+class TestLogprobCheck:
+    def recorded(self, plain: Qwen3ForCausalLM, one: TrainRow, versions: list[VersionSpan]) -> Row:
+        known = [0.0, *plain_logprobs(plain, one).tolist()]
+        logprobs = [value if on else None for value, on in zip(known, one.loss_mask, strict=True)]
+        return Row(token_ids=one.token_ids, loss_mask=one.loss_mask, logprobs=logprobs, versions=versions)
+
+    def test_only_tokens_of_the_version_count(self, plain: Qwen3ForCausalLM, model_dir: Path) -> None:
+        first, second = row(9, seed=1, trained=[3, 4, 7, 8]), row(6, seed=2, trained=[4, 5], temperature=0.5)
+        rows = [
+            self.recorded(plain, first, [VersionSpan(3, 3, 5), VersionSpan(4, 7, 9)]),
+            self.recorded(plain, second, [VersionSpan(4, 4, 6)]),
+        ]
+        rows[0].logprobs[8] -= 0.25  # type: ignore[operator]
+        at_3 = max_logprob_diffs(model_dir, rows, [1.0, 0.5], 3, tokens_per_pass=9)
+        at_4 = max_logprob_diffs(model_dir, rows, [1.0, 0.5], 4)
+        assert at_3 == [pytest.approx(0.0, abs=1e-5), None]
+        assert at_4 == [pytest.approx(0.25, abs=1e-5), pytest.approx(0.0, abs=1e-5)]
+
+    def test_a_missing_logprob_is_named(self, plain: Qwen3ForCausalLM, model_dir: Path) -> None:
+        one = self.recorded(plain, row(6, seed=2, trained=[4, 5]), [VersionSpan(0, 4, 6)])
+        one.logprobs[5] = None
+        with pytest.raises(TrainerError, match="row 0 of the logprob check trains position 5 with logprob nan"):
+            max_logprob_diffs(model_dir, [one], [1.0], 0)
