@@ -105,7 +105,7 @@ def _bits(value: float) -> bytes:
 @pytest.mark.parametrize(
     ("values", "blob"),
     [
-        ([1, 258], b"i" b"\x01\x00\x00\x00" b"\x02\x01\x00\x00"),
+        ([1, 258], b"i\x01\x00\x00\x00\x02\x01\x00\x00"),
         ([], b"i"),
     ],
 )

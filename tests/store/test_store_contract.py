@@ -176,7 +176,10 @@ REFUSED = {
     "a group that is closed": (("closed", TRAINED, 1, []), "'closed' is closed already: stale at step 1"),
     "training without a step": (("g0", TRAINED, None, []), "without a step"),
     "a trajectory twice in one call": (("g0", TRAINED, 1, [trained(), trained()]), "'s0' .* a settlement already"),
-    "a trajectory settled before": (("g0", "stale", 1, [Settlement(session_id="old", outcome="stale", step=1)]), "'old'"),
+    "a trajectory settled before": (
+        ("g0", "stale", 1, [Settlement(session_id="old", outcome="stale", step=1)]),
+        "'old'",
+    ),
     "training what was never saved": (("g0", TRAINED, 1, [trained("lost")]), "'lost' .* not in the store"),
     "training an eval session": (("g0", TRAINED, 1, [trained("exam")]), "'exam' .* mode 'eval'"),
     "training another group's": (("g0", TRAINED, 1, [trained("other")]), "'other' .* belongs to group 'g1'"),
@@ -214,7 +217,9 @@ def test_the_swap_log_keeps_its_order(store: TrajectoryStore) -> None:
 
 def test_many_threads_share_one_store(store: TrajectoryStore) -> None:
     """Eight writers of 12 trajectories each, readers in between: nothing lost, nothing mixed up."""
-    expected = {f"{writer}-{index}": two_turns(f"{writer}-{index}").build() for writer in range(8) for index in range(12)}
+    expected = {
+        f"{writer}-{index}": two_turns(f"{writer}-{index}").build() for writer in range(8) for index in range(12)
+    }
 
     def write(writer: int) -> None:
         for index in range(12):

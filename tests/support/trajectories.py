@@ -25,7 +25,9 @@ def boot(engine_id: str = "engine-0", version: int = 0, *, at: float = 0.0) -> S
 class TrajectoryBuilder:
     """One session, call by call. Call i runs in the seconds [100 + i, 100.5 + i)."""
 
-    def __init__(self, session_id: str = "s0", *, group_id: str | None = "g0", mode: str = "train", seed: int = 0) -> None:
+    def __init__(
+        self, session_id: str = "s0", *, group_id: str | None = "g0", mode: str = "train", seed: int = 0
+    ) -> None:
         self._random = random.Random(f"{session_id}/{seed}")
         self._calls: list[Call] = []
         self._session_id, self._group_id, self._mode = session_id, group_id, mode

@@ -1,0 +1,60 @@
+"""Reads a run directory, leniently: what is not written is None, what is unreadable is a ConfigError."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from agentrl.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """`runs/<name>/` as it lies on disk."""
+
+    path: Path
+    store_url: str
+    checkpoints: dict[int, Path]  # version -> model directory in Hugging Face form
+    max_lag: int | None
+    ended: bool  # by itself; not interrupted, failed or still going on
+
+    @classmethod
+    def open(cls, path: Path) -> RunDirectory:
+        """Raises ConfigError when this is no run directory."""
+        if not path.is_dir():
+            raise ConfigError(f"{path} is not a directory; give the directory of a run, runs/demo for one")
+        config, summary = _read(path / "config.json"), _read(path / "summary.json")
+        database = path / "trajectories.db"
+        url = config.get("store_url")
+        if not database.is_file() and not isinstance(url, str):
+            raise ConfigError(
+                f"{path} is not a run directory: it has no trajectories.db, and no config.json that names a store_url"
+            )
+        staleness = config.get("staleness")
+        max_lag = staleness.get("max_lag") if isinstance(staleness, dict) else None
+        return cls(
+            path=path,
+            store_url=url if isinstance(url, str) else f"sqlite:///{database}",
+            checkpoints=_checkpoints(path / "checkpoints"),
+            max_lag=max_lag if isinstance(max_lag, int) else None,
+            ended=summary.get("ended") == "done",
+        )
+
+
+def _read(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+    except (OSError, msgspec.MsgspecError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+
+
+def _checkpoints(path: Path) -> dict[int, Path]:
+    """`v<k>` directories that hold a model; one without config.json is still being written, or was not finished."""
+    found = (entry for entry in sorted(path.glob("v*")) if (entry / "config.json").is_file())
+    return {int(match[1]): entry for entry in found if (match := re.fullmatch(r"v(\d+)", entry.name))}
