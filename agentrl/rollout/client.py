@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import aiohttp
 import msgspec
 import orjson
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_attempt
+from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt
 
 from agentrl.errors import ConfigError, ContextOverflow, GatewayError
 from agentrl.messages import Message
+from agentrl.retry import backoff, retry_after
 from agentrl.rollout.config import RolloutConfig
 from agentrl.rollout.ports import Completion, SessionRequest
 from agentrl.types import StopReason
@@ -20,8 +20,6 @@ from agentrl.types import StopReason
 CONTROL_TIMEOUT_S = 60.0
 CONNECT_TIMEOUT_S = 10.0
 KEEPALIVE_S = 2.0  # below any server's own, so that no request is sent into a connection that is being closed
-MAX_BACKOFF_S = 10.0
-MAX_RETRY_AFTER_S = 60.0
 MODEL = "policy"
 """The gateway serves one policy; OpenAI's schema wants a name."""
 
@@ -31,9 +29,9 @@ CONTEXT_CODE = "context_length_exceeded"
 class Retryable(GatewayError):
     """The request had no effect and may be sent again. `retry_after` is the gateway's wish, in seconds."""
 
-    def __init__(self, message: str, retry_after: float | None = None) -> None:
+    def __init__(self, message: str, retry_after_s: float | None = None) -> None:
         super().__init__(message)
-        self.retry_after = retry_after
+        self.retry_after = retry_after_s
 
 
 class HttpGateway:
@@ -153,7 +151,7 @@ class HttpSession:
         await self._gateway.control(f"/sessions/{self.id}/finish", {"stop_reason": stop_reason.value})
 
 
-def refusal(url: str, status: int, data: bytes, retry_after: str | None) -> Exception:
+def refusal(url: str, status: int, data: bytes, wait: str | None) -> Exception:
     """What an error answer means to its caller. 429 and 503 say that nothing was done."""
     try:
         error = orjson.loads(data)["error"]
@@ -164,21 +162,5 @@ def refusal(url: str, status: int, data: bytes, retry_after: str | None) -> Exce
         return ContextOverflow(message)
     text = f"{url} answered {status}: {message}"
     if status in (429, 503):
-        return Retryable(text, _seconds(retry_after))
+        return Retryable(text, retry_after(wait))
     return GatewayError(text)
-
-
-def backoff(state: RetryCallState) -> float:
-    """Seconds before the next try: what the gateway asked for, or a random share of a doubling interval."""
-    error = state.outcome.exception() if state.outcome else None
-    asked = error.retry_after if isinstance(error, Retryable) else None
-    jitter = random.uniform(0, min(MAX_BACKOFF_S, 0.2 * 2**state.attempt_number))
-    return jitter if asked is None else min(asked, MAX_RETRY_AFTER_S) + jitter
-
-
-def _seconds(retry_after: str | None) -> float | None:
-    """A Retry-After in seconds; its other form, a date, is not used here."""
-    try:
-        return max(0.0, float(retry_after)) if retry_after is not None else None
-    except ValueError:
-        return None

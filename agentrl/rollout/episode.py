@@ -19,11 +19,6 @@ from agentrl.types import Episode, Limits, Mode, Sampling, StopReason, Task
 
 log = logging.getLogger(__name__)
 
-SCORED = frozenset(
-    {StopReason.DONE, StopReason.TRUNCATED, StopReason.MAX_TURNS, StopReason.MAX_TOKENS, StopReason.CONTEXT}
-)
-"""Ends that the policy brought about: their reward is the environment's. All others are failures and have none."""
-
 
 async def run_episode(
     make_env: Callable[[], gymnasium.Env[Any, Any]],
@@ -126,7 +121,7 @@ class _EpisodeRun:
             await self._env.close()
         except (EnvironmentFault, ConfigError) as fault:
             log.exception("task %s: %s", self._request.task.id, fault)
-        reward = self._reward() if stop_reason in SCORED else None
+        reward = self._reward() if stop_reason.by_policy else None
         if self._session is not None:
             try:
                 await self._session.reward(reward, {"env": reward})

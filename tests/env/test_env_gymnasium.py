@@ -1,0 +1,183 @@
+"""An environment is a real gymnasium environment: made by id, checked, wrapped, enumerated."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+from gymnasium.utils.env_checker import check_env
+from hypothesis import given
+from hypothesis import strategies as st
+
+import agentrl
+import agentrl_envs
+from agentrl.env import registry
+from agentrl.env.space import ActionSpace, ObservationSpace
+from agentrl_envs.calculator.env import Calculator
+from agentrl_envs.calculator.tasks import problem
+
+CALCULATOR = "agentrl/Calculator-v0"
+agentrl_envs.register()  # a second time: nothing happens
+
+
+def write_env(path: Path, body: str = "") -> str:
+    path.write_text(
+        f"import agentrl\n{body}\nclass Mine(agentrl.ToolEnv):\n    def __init__(self, size=1): self.size = size\n"
+    )
+    return f"{path}:Mine"
+
+
+def test_the_calculator_passes_gymnasiums_checker_without_a_warning() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_env(gymnasium.make(CALCULATOR).unwrapped)
+
+
+def test_gymnasiums_wrappers_work() -> None:
+    env = gymnasium.make(CALCULATOR, max_episode_steps=1)
+    env = gymnasium.wrappers.RecordEpisodeStatistics(env)
+    env.reset(seed=1)
+    *_, info = env.step("no idea")
+    assert info["episode"]["r"] == 0.0
+
+
+def test_a_step_before_reset_is_refused_by_gymnasium() -> None:
+    with pytest.raises(gymnasium.error.ResetNeeded):
+        gymnasium.make(CALCULATOR).step("1")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_reference_solution_of_the_calculator_gets_1_and_an_empty_answer_0(seed: int) -> None:
+    env = Calculator()
+    question, _ = env.reset(seed=seed)
+    expression = question[0].text.removeprefix("What is ").removesuffix("?")
+    function = {"name": "calculate", "arguments": json.dumps({"expression": expression})}
+    called = agentrl.assistant(None, tool_calls=[{"id": "c", "type": "function", "function": function}])
+    observation, *_ = env.step(called)
+    assert env.step(observation[0].text)[1:4] == (1.0, True, False)
+    env.reset(seed=seed)
+    assert env.step("")[1:4] == (0.0, True, False)
+
+
+def test_the_calculator_asks_what_the_task_says() -> None:
+    asked, _ = Calculator().reset(seed=5, options={"split": "eval"})
+    assert asked == [agentrl.user(problem(5, "eval").question)]
+
+
+def test_calculator_tasks_are_distinct_repeatable_and_held_out() -> None:
+    def problems(split: str, seed: int) -> list[str]:
+        found = registry.tasks(CALCULATOR, split=split, seed=seed, count=300)
+        return [problem(task.seed, task.split).expression for task in found]  # type: ignore[arg-type]
+
+    train, held_out = problems("train", 0), problems("eval", 0)
+    assert len(set(train)) == len(train) == 300
+    assert not set(train) & set(held_out)
+    assert train == problems("train", 0) != problems("train", 1)
+
+
+def test_an_unknown_split_is_a_config_error() -> None:
+    with pytest.raises(agentrl.ConfigError, match="'dev'"):
+        list(registry.tasks(CALCULATOR, split="dev", seed=0, count=1))
+
+
+def test_tasks_carry_the_id_they_were_asked_under_and_unique_ids() -> None:
+    tasks = list(registry.tasks(CALCULATOR, split="train", seed=3, count=50))
+    assert {task.env_id for task in tasks} == {CALCULATOR}
+    assert len({task.id for task in tasks}) == 50
+
+
+class Finite(agentrl.Env):
+    @classmethod
+    def tasks(cls, split: str, seed: int) -> Iterator[agentrl.Task]:
+        rows = {"train": ["a", "b"], "empty": []}[split]
+        return (agentrl.Task(id=row, seed=seed, options={"row": row}) for row in rows)
+
+
+def test_a_finite_split_is_passed_over_again_under_new_ids() -> None:
+    stream = registry.task_stream(f"{__name__}:Finite", split="train", seed=7)
+    assert [(task.id, task.seed) for task in itertools.islice(stream, 5)] == [
+        ("a", 7), ("b", 7), ("a@1", 8), ("b@1", 8), ("a@2", 9),
+    ]  # fmt: skip
+
+
+def test_a_stream_of_no_tasks_ends() -> None:
+    assert list(registry.task_stream(f"{__name__}:Finite", split="empty", seed=0)) == []
+
+
+def test_an_environment_is_made_from_a_file_with_its_arguments(tmp_path: Path) -> None:
+    env_id = write_env(tmp_path / "my_env.py")
+    assert registry.make(env_id, size=3).unwrapped.size == 3
+    assert registry.env_class(env_id) is registry.env_class(env_id)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "said"),
+    [
+        ("agentrl/Nothing-v0", "known: agentrl/Calculator-v0"),
+        ("no_such_module:Env", "cannot be imported"),
+        ("agentrl.env.base:Environment", "no 'Environment' in it; its environments: ['Env']"),
+        ("agentrl_envs.calculator.tasks:ENV_ID", "name a class"),
+        ("builtins:list", "no gymnasium.Env"),
+    ],
+)
+def test_an_id_that_names_nothing_is_a_config_error_that_says_the_fix(env_id: str, said: str) -> None:
+    with pytest.raises(agentrl.ConfigError) as refused:
+        registry.make(env_id)
+    assert said in str(refused.value)
+
+
+def test_a_file_that_is_missing_or_raises_is_a_config_error(tmp_path: Path) -> None:
+    with pytest.raises(agentrl.ConfigError, match="there is no file"):
+        registry.make(f"{tmp_path}/none.py:Mine")
+    with pytest.raises(agentrl.ConfigError, match="ZeroDivisionError"):
+        registry.make(write_env(tmp_path / "raises.py", "1 / 0"))
+
+
+def test_a_registered_environment_is_made_bare_so_that_an_async_one_can_be_awaited() -> None:
+    assert type(registry.make(CALCULATOR)) is Calculator
+
+
+messages = st.builds(agentrl.Message, role=st.sampled_from(["system", "user", "assistant"]), content=st.text())
+
+
+@given(st.lists(messages))
+def test_any_list_of_chat_messages_is_an_observation(observation: list[agentrl.Message]) -> None:
+    assert observation in ObservationSpace()
+
+
+@pytest.mark.parametrize(
+    "observation",
+    [
+        "text",
+        None,
+        [None],
+        [{"role": "robot", "content": "x"}],
+        [{"role": "user"}],
+        [{"role": "user", "content": 3}],
+        [{"role": "user", "content": ["x"]}],
+        [{"role": "tool", "content": "x"}],
+    ],
+)
+def test_what_is_no_observation(observation: Any) -> None:
+    assert observation not in ObservationSpace()
+    assert ObservationSpace().fault(observation) is not None
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_samples_are_in_their_space_and_follow_the_seed(seed: int) -> None:
+    for make in (ActionSpace, ObservationSpace):
+        first, second = make(seed).sample(), make(seed).sample()
+        assert first == second
+        assert first in make()
+
+
+def test_actions_are_text_or_assistant_messages() -> None:
+    assert "text" in ActionSpace()
+    assert agentrl.assistant("text") in ActionSpace()
+    assert agentrl.user("text") not in ActionSpace()

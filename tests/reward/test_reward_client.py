@@ -1,0 +1,246 @@
+"""Cases 28, 29 and 31: a reward service's outages and mistakes cost what they must and nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from aiohttp import web
+from reward_server import answering, hang, serving
+
+from agentrl import retry
+from agentrl.errors import ConfigError, RewardError
+from agentrl.reward.client import Outage, RewardClient
+from agentrl.reward.config import ServiceConfig
+from agentrl.reward.protocol import Item
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retry, "MAX_BACKOFF_S", 0.0)
+
+
+def items(count: int) -> list[Item]:
+    return [
+        Item(id=f"e{i}", task={}, messages=[{"role": "user", "content": "q"}], text=str(i), reward_so_far=None)
+        for i in range(count)
+    ]
+
+
+def client(url: str, **settings: Any) -> RewardClient:
+    return RewardClient(ServiceConfig(name="judge", url=url, **settings))
+
+
+def answers(*results: Any) -> Any:
+    """A server that sends these results whatever it is asked."""
+
+    async def behave(body: dict[str, Any]) -> web.Response:
+        return web.Response(text=json.dumps({"results": list(results)}), content_type="application/json")
+
+    return behave
+
+
+@pytest.mark.parametrize("count", [1, 3, 5])
+async def test_another_number_of_results_is_an_error_that_names_both_and_assigns_nothing(count: int) -> None:
+    """Case 28."""
+    async with serving(answers(*({"id": f"e{i}", "reward": 1.0} for i in range(count)))) as server:
+        judge = client(server.url)
+        with pytest.raises(RewardError, match=f"sent {count} results for 4 items"):
+            await judge.request(items(4))
+        scores = await judge.score(items(4))
+        assert [scores[f"e{i}"].reward for i in range(4)] == [None] * 4
+        assert all(score.error for score in scores.values())
+        await judge.close()
+
+
+async def test_results_in_any_order_are_matched_by_id() -> None:
+    """Case 28."""
+    shuffled = [{"id": f"e{i}", "reward": i / 10} for i in (2, 0, 3, 1)]
+    async with serving(answers(*shuffled)) as server:
+        judge = client(server.url)
+        scores = await judge.score(items(4))
+        assert {name: score.reward for name, score in scores.items()} == {"e0": 0.0, "e1": 0.1, "e2": 0.2, "e3": 0.3}
+        await judge.close()
+
+
+@pytest.mark.parametrize(
+    ("results", "said"),
+    [
+        ([{"id": "e0", "reward": 1}, {"id": "e0", "reward": 1}], "for 1 of 2 ids"),
+        ([{"id": "e0", "reward": 1}, {"id": "x", "reward": 1}], "unknown ones such as ['x']"),
+        ([{"id": "e0", "reward": "1"}, {"id": "e1", "reward": 1}], "broke its contract"),
+        ([{"id": "e0", "reward": True}, {"id": "e1", "reward": 1}], "broke its contract"),
+        ([1.0, 0.0], "broke its contract"),
+    ],
+)
+async def test_answers_that_break_the_contract_are_refused_whole(results: list[Any], said: str) -> None:
+    async with serving(answers(*results)) as server:
+        judge = client(server.url)
+        with pytest.raises(RewardError) as refused:
+            await judge.request(items(2))
+        assert said in str(refused.value)
+        assert len(server.bodies) == 1
+        await judge.close()
+
+
+async def test_a_score_that_is_not_finite_and_an_items_own_error_cost_that_item_only() -> None:
+    async with serving(
+        answers(
+            {"id": "e0", "reward": float("nan")},
+            {"id": "e1", "reward": 1.0, "components": {"style": float("inf")}},
+            {"id": "e2", "reward": 1.0, "error": "too long to judge"},
+            {"id": "e3", "reward": 0.25, "components": {"style": 0.5}},
+            {"id": "e4", "reward": None},
+        )
+    ) as server:
+        judge = client(server.url)
+        scores = await judge.score(items(5))
+        assert [scores[f"e{i}"].reward for i in range(5)] == [None, None, None, 0.25, None]
+        assert [bool(scores[f"e{i}"].error) for i in range(5)] == [True, True, True, False, False]
+        assert scores["e3"].components == {"style": 0.5}
+        await judge.close()
+
+
+async def test_one_item_that_always_fails_is_missing_and_its_batch_is_scored() -> None:
+    """Case 29: 500 for one of four for ever."""
+
+    async def poisoned(body: dict[str, Any]) -> web.Response:
+        if any(item["id"] == "e2" for item in body["items"]):
+            return web.Response(status=500)
+        return await answering(lambda item: {"reward": 1.0})(body)
+
+    async with serving(poisoned) as server:
+        judge = client(server.url, max_attempts=3)
+        scores = await judge.score(items(4))
+        assert [scores[f"e{i}"].reward for i in range(4)] == [1.0, 1.0, None, 1.0]
+        assert "500" in (scores["e2"].error or "")
+        assert len(server.bodies) == 3 + 4  # three tries of the batch, then each item alone
+        await judge.close()
+
+
+def sequence(*statuses: int) -> Any:
+    left: Iterator[int] = iter(statuses)
+
+    async def behave(body: dict[str, Any]) -> web.Response:
+        status = next(left)
+        if status != 200:
+            return web.Response(status=status, text="no", headers={"Retry-After": "0"})
+        return await answering(lambda item: {"reward": 1.0})(body)
+
+    return behave
+
+
+async def test_an_outage_that_passes_costs_nothing() -> None:
+    """Case 31: 503, 503, 200."""
+    async with serving(sequence(503, 503, 200)) as server:
+        judge = client(server.url)
+        assert (await judge.score(items(1)))["e0"].reward == 1.0
+        assert len(server.bodies) == 3
+        await judge.close()
+
+
+async def test_the_tries_are_bounded() -> None:
+    async with serving(sequence(503, 429, 503, 200)) as server:
+        judge = client(server.url, max_attempts=3)
+        with pytest.raises(Outage, match="answered 503"):
+            await judge.request(items(1))
+        assert len(server.bodies) == 3
+        await judge.close()
+
+
+async def test_a_refused_request_is_not_tried_again() -> None:
+    """Case 31: 400."""
+    async with serving(sequence(400, 200)) as server:
+        judge = client(server.url)
+        with pytest.raises(RewardError, match="judge refused the request with 400: no"):
+            await judge.request(items(1))
+        assert len(server.bodies) == 1
+        await judge.close()
+
+
+async def test_a_service_that_never_answers_ends_in_its_timeout() -> None:
+    """Case 31. The test's own limit is far above the two tries of 50 ms."""
+    async with serving(hang) as server:
+        judge = client(server.url, timeout_s=0.05, max_attempts=2)
+        scores = await judge.score(items(3))
+        assert all("did not answer within 0.05 s" in (score.error or "") for score in scores.values())
+        assert len(server.bodies) == 2
+        await judge.close()
+
+
+async def test_five_hundred_at_once_are_all_scored_within_the_concurrency() -> None:
+    """Case 31."""
+    async with serving(answering(lambda item: {"reward": float(item["text"])})) as server:
+        judge = client(server.url, batch_size=1, concurrency=7)
+        scores = await judge.score(items(500))
+        assert [scores[f"e{i}"].reward for i in range(500)] == [float(i) for i in range(500)]
+        assert server.most_at_once <= 7
+        await judge.close()
+
+
+async def test_each_item_is_asked_for_once_in_batches_of_the_given_size() -> None:
+    async with serving(answering(lambda item: {"reward": 0.0})) as server:
+        judge = client(server.url, batch_size=3)
+        await judge.score(items(7))
+        assert sorted(len(body["items"]) for body in server.bodies) == [1, 3, 3]
+        asked = Counter(item["id"] for body in server.bodies for item in body["items"])
+        assert asked == Counter(f"e{i}" for i in range(7))
+        await judge.close()
+
+
+async def test_no_connection_is_an_outage_and_a_failed_check_names_the_service() -> None:
+    async with serving(hang) as server:
+        gone = server.url
+        judge = client(gone, max_attempts=1)
+        await judge.check()
+        await judge.close()
+    judge = client(gone, max_attempts=2)
+    with pytest.raises(Outage, match="judge at"):
+        await judge.request(items(1))
+    with pytest.raises(RewardError, match=r"judge does not answer at .*/health"):
+        await judge.check()
+    await judge.close()
+
+
+async def test_the_token_comes_from_the_named_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JUDGE_TOKEN", "s3cret")
+    async with serving(answering(lambda item: {"reward": 0.0})) as server:
+        judge = client(server.url, auth_env="JUDGE_TOKEN")
+        await judge.score(items(1))
+        assert server.headers[0]["Authorization"] == "Bearer s3cret"
+        await judge.close()
+
+
+def test_a_token_variable_that_is_not_set_is_a_config_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JUDGE_TOKEN", raising=False)
+    with pytest.raises(ConfigError, match="JUDGE_TOKEN"):
+        client("http://127.0.0.1:1", auth_env="JUDGE_TOKEN")
+
+
+async def test_openrlhfs_form_is_matched_by_position_and_count() -> None:
+    async def openrlhf(body: dict[str, Any]) -> web.Response:
+        return web.json_response({"rewards": [float(len(query)) for query in body["query"]]})
+
+    async with serving(openrlhf) as server:
+        judge = client(server.url, protocol="openrlhf")
+        task = {"options": {"label": "42"}}
+        talk = [{"role": "user", "content": "q?"}, {"role": "assistant", "content": "abc"}]
+        item = Item(id="a", task=task, messages=talk, text="abc", reward_so_far=None)
+        scores = await judge.score([item])
+        assert server.bodies == [{"query": ["q?\nabc"], "prompts": ["q?"], "labels": ["42"]}]
+        assert scores["a"].reward == 6.0
+        await judge.close()
+
+
+async def test_openrlhfs_form_with_too_few_rewards_is_refused() -> None:
+    async def short(body: dict[str, Any]) -> web.Response:
+        return web.json_response({"rewards": [1.0]})
+
+    async with serving(short) as server:
+        judge = client(server.url, protocol="openrlhf")
+        with pytest.raises(RewardError, match="sent 1 results for 2 items"):
+            await judge.request(items(2))
+        await judge.close()
