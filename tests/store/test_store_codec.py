@@ -121,7 +121,7 @@ def test_float32_is_used_only_when_it_is_exact() -> None:
 
 @pytest.mark.parametrize("blob", [b"", b"x123", b"i123", b"I123", pack_ints([7] * 99)[:-3]])
 def test_damaged_arrays_are_errors(blob: bytes) -> None:
-    with pytest.raises(ValueError, match="tag|buffer size|damaged"):
+    with pytest.raises(ValueError, match=r"tag|buffer size|damaged"):
         unpack(blob)
 
 

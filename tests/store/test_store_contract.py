@@ -178,7 +178,7 @@ REFUSED = {
     "a trajectory twice in one call": (("g0", TRAINED, 1, [trained(), trained()]), "'s0' .* a settlement already"),
     "a trajectory settled before": (
         ("g0", "stale", 1, [Settlement(session_id="old", outcome="stale", step=1)]),
-        "'old'",
+        "'old' .* a settlement already",
     ),
     "training what was never saved": (("g0", TRAINED, 1, [trained("lost")]), "'lost' .* not in the store"),
     "training an eval session": (("g0", TRAINED, 1, [trained("exam")]), "'exam' .* mode 'eval'"),

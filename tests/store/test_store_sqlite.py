@@ -151,9 +151,7 @@ def test_a_store_of_another_layout_is_refused(tmp_path: Path) -> None:
     SqlStore.at(tmp_path / "t.db").close()
     with sqlite3.connect(tmp_path / "t.db") as connection:
         connection.execute("UPDATE meta SET value = '99'")
-    with pytest.raises(
-        StoreError, match=rf"has store layout 99, this agentrl reads and writes {schema.SCHEMA_VERSION}"
-    ):
+    with pytest.raises(StoreError, match=f"has store layout 99, this agentrl .* writes {schema.SCHEMA_VERSION}"):
         SqlStore.at(tmp_path / "t.db")
 
 

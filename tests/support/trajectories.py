@@ -8,14 +8,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from agentrl.digest import digest_of
-from agentrl.types import Call, Row, Sampling, SwapRecord, Task, Trajectory, VersionSpan
+from agentrl.types import Call, Mode, Row, Sampling, SwapRecord, Task, Trajectory, VersionSpan
 
 LATEST = -1
 """As `after`: the call made before, or no call when there is none."""
 
 
-def task(id: str = "t0") -> Task:
-    return Task(id=id, env_id="calculator", seed=7, options={"digits": 2})
+def task(task_id: str = "t0") -> Task:
+    return Task(id=task_id, env_id="calculator", seed=7, options={"digits": 2})
 
 
 def boot(engine_id: str = "engine-0", version: int = 0, *, at: float = 0.0) -> SwapRecord:
@@ -26,7 +26,7 @@ class TrajectoryBuilder:
     """One session, call by call. Call i runs in the seconds [100 + i, 100.5 + i)."""
 
     def __init__(
-        self, session_id: str = "s0", *, group_id: str | None = "g0", mode: str = "train", seed: int = 0
+        self, session_id: str = "s0", *, group_id: str | None = "g0", mode: Mode = "train", seed: int = 0
     ) -> None:
         self._random = random.Random(f"{session_id}/{seed}")
         self._calls: list[Call] = []
