@@ -230,16 +230,3 @@ class WeightGroup(Struct, frozen=True, kw_only=True):
     digest: str  # blake2b of the file's bytes, hex
     names: tuple[str, ...]  # checkpoint names, as the Hugging Face export spells them
     num_bytes: int
-
-
-class CheckRow(Struct, kw_only=True):
-    """Recorded logprobs to compare with a forward pass of one version. Made by the audit, taken by a logprob check.
-
-    A logprob check (entry-point group `agentrl.logprob_checks`) is `(model_dir: Path, rows: Sequence[CheckRow]) ->
-    list[float]`: per row the largest absolute difference over the tokens with `check_mask` 1.
-    """
-
-    token_ids: list[int]  # [T]
-    check_mask: list[int]  # [T], 1 where the version sampled the token
-    logprobs: list[float]  # [T], as the engine reported them; 0.0 where check_mask is 0, never read there
-    temperature: float

@@ -11,17 +11,26 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from agentrl.audit.attribution import Piece
 from agentrl.audit.finding import Finding, Subject, Verdict
 from agentrl.audit.swap_log import SwapLog
 from agentrl.errors import AuditError
-from agentrl.types import Call, CheckRow, Sampling
+from agentrl.types import Call, Row, Sampling, Trajectory, VersionSpan
 
 NAME = "weights"
 
-LogprobCheck = Callable[[Path, Sequence[CheckRow]], list[float]]
-"""(model directory, rows) -> the largest absolute difference per row."""
+
+class LogprobCheck(Protocol):
+    """A forward pass to compare with; entry-point group `agentrl.logprob_checks`."""
+
+    def __call__(
+        self, model_dir: Path, rows: Sequence[Row], temperatures: Sequence[float], version: int
+    ) -> list[float | None]:
+        """Per row the largest |recorded - recomputed| over its trained tokens of `version`; None where it has none."""
+        ...
+
 
 _Reference = tuple[str, int]  # session id, row
 
@@ -65,26 +74,29 @@ class RowSampler:
             drawn[place] = reference
 
 
-def check_rows(subject: Subject, row: int, version: int, log: SwapLog) -> list[CheckRow]:
-    """The tokens of a row that `version` sampled, one CheckRow per temperature."""
-    by_temperature: dict[float, list[tuple[Piece, Call]]] = defaultdict(list)
+def comparable_rows(subject: Subject, row: int, version: int, log: SwapLog) -> list[tuple[Row, float]]:
+    """A stored row with only the tokens that `version` sampled left in it, once per temperature, and that."""
+    pieces: dict[float, list[Piece]] = defaultdict(list)
     for piece in subject.attribution.pieces:
         call = subject.trajectory.calls[piece.call]
         if piece.row == row and _comparable(call, version, log):
-            by_temperature[call.sampling.temperature].append((piece, call))
-    rows = []
-    for temperature, pieces in sorted(by_temperature.items()):
-        token_ids = subject.trajectory.rows[row].token_ids
-        mask, logprobs = [0] * len(token_ids), [0.0] * len(token_ids)
-        for piece, call in pieces:
-            for span in call.versions:
-                if span.version == version and call.logprobs is not None:
-                    start, end = piece.start + span.start, piece.start + span.end
-                    mask[start:end] = [1] * (end - start)
-                    logprobs[start:end] = call.logprobs[span.start : span.end]
-        if any(mask):
-            rows.append(CheckRow(token_ids=token_ids, check_mask=mask, logprobs=logprobs, temperature=temperature))
-    return rows
+            pieces[call.sampling.temperature].append(piece)
+    narrowed = [(_narrow(subject.trajectory, row, pieces[each], version), each) for each in sorted(pieces)]
+    return [(narrow, temperature) for narrow, temperature in narrowed if narrow.versions]
+
+
+def _narrow(trajectory: Trajectory, row: int, pieces: Sequence[Piece], version: int) -> Row:
+    token_ids = trajectory.rows[row].token_ids
+    narrow = Row(token_ids=token_ids, loss_mask=[0] * len(token_ids), logprobs=[None] * len(token_ids), versions=[])
+    for piece in pieces:
+        call = trajectory.calls[piece.call]
+        for span in call.versions:
+            if span.version == version and call.logprobs is not None:
+                start, end = piece.start + span.start, piece.start + span.end
+                narrow.loss_mask[start:end] = [1] * (end - start)
+                narrow.logprobs[start:end] = call.logprobs[span.start : span.end]
+                narrow.versions.append(VersionSpan(version, start, end))
+    return narrow
 
 
 def examine(
@@ -97,28 +109,28 @@ def examine(
     tolerance: float,
 ) -> Verdict:
     """`load` gets a trajectory by session id. Raises AuditError when the check answers with a wrong number of rows."""
-    verdict = Verdict()
-    worst = 0.0
+    verdict, worst = Verdict(), 0.0
     for version, references in sampler.drawn():
-        rows: list[CheckRow] = []
+        rows: list[Row] = []
+        temperatures: list[float] = []
         names: list[_Reference] = []
-        for session_id, row in references:
-            found = check_rows(load(session_id), row, version, log)
-            rows += found
-            names += [(session_id, row)] * len(found)
+        for session_id, index in references:
+            for row, temperature in comparable_rows(load(session_id), index, version, log):
+                rows.append(row)
+                temperatures.append(temperature)
+                names.append((session_id, index))
         if not rows:
             verdict.notes.append(f"v{version}: no comparable row")
             continue
-        differences = check(checkpoints[version], rows)
+        differences = check(checkpoints[version], rows, temperatures, version)
         if len(differences) != len(rows):
-            raise AuditError(
-                f"the logprob check of v{version} gave {len(differences)} differences for {len(rows)} rows"
-            )
-        verdict.items += sum(sum(row.check_mask) for row in rows)
-        for (session_id, row), difference in zip(names, differences, strict=True):
-            worst = max(worst, difference) if math.isfinite(difference) else math.inf
-            if not difference <= tolerance:
-                detail = f"row {row}: recorded logprobs differ from v{version}'s forward pass by {difference:.3g}"
+            raise AuditError(f"the logprob check of v{version} answered {len(differences)} of {len(rows)} rows")
+        verdict.items += sum(sum(row.loss_mask) for row in rows)
+        for (session_id, index), difference in zip(names, differences, strict=True):
+            found = math.inf if difference is None or not math.isfinite(difference) else difference
+            worst = max(worst, found)
+            if found > tolerance:
+                detail = f"row {index}: recorded logprobs differ from v{version}'s forward pass by {difference}"
                 verdict.findings.append(Finding(NAME, session_id, f"{detail}, tolerance {tolerance:g}"))
     if verdict.items:
         verdict.notes.append(f"largest difference {worst:.2g}")

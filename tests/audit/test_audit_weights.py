@@ -16,7 +16,7 @@ from agentrl.audit.run_directory import RunDirectory
 from agentrl.audit.runner import Audit, AuditOptions
 from agentrl.errors import AuditError
 from agentrl.store.sql import SqlStore
-from agentrl.types import CheckRow, SwapRecord, Trajectory
+from agentrl.types import Row, SwapRecord, Trajectory, VersionSpan
 
 
 class Recording:
@@ -24,10 +24,12 @@ class Recording:
 
     def __init__(self, difference: float = 0.0) -> None:
         self.difference = difference
-        self.asked: list[tuple[str, list[CheckRow]]] = []
+        self.asked: list[tuple[str, int, list[Row], list[float]]] = []
 
-    def __call__(self, model_dir: Path, rows: Sequence[CheckRow]) -> list[float]:
-        self.asked.append((model_dir.name, list(rows)))
+    def __call__(
+        self, model_dir: Path, rows: Sequence[Row], temperatures: Sequence[float], version: int
+    ) -> list[float | None]:
+        self.asked.append((model_dir.name, version, list(rows), list(temperatures)))
         return [self.difference for _ in rows]
 
 
@@ -65,17 +67,20 @@ def test_a_version_is_asked_for_its_own_tokens(tmp_path: Path) -> None:
     logprobs = trajectory.calls[0].logprobs or []
     check = Recording()
     result = weights(tmp_path, [trajectory], check, swaps=[boot(), swap(1, "recompute")], versions=[0, 1])
-    row = CheckRow(
-        token_ids=[1, 2, 5, 6, 7, 8, 9],
-        check_mask=[0, 0, 1, 1, 0, 0, 0],
-        logprobs=[0.0, 0.0, logprobs[0], logprobs[1], 0.0, 0.0, 0.0],
-        temperature=1.0,
+    ids = [1, 2, 5, 6, 7, 8, 9]
+    of_0 = Row(
+        token_ids=ids,
+        loss_mask=[0, 0, 1, 1, 0, 0, 0],
+        logprobs=[None, None, logprobs[0], logprobs[1], None, None, None],
+        versions=[VersionSpan(0, 2, 4)],
     )
-    mask, values = [0, 0, 0, 0, 1, 1, 1], [0.0] * 4 + logprobs[2:]
-    assert check.asked == [
-        ("v0", [row]),
-        ("v1", [msgspec.structs.replace(row, check_mask=mask, logprobs=values)]),
-    ]
+    of_1 = Row(
+        token_ids=ids,
+        loss_mask=[0, 0, 0, 0, 1, 1, 1],
+        logprobs=[None, None, None, None, logprobs[2], logprobs[3], logprobs[4]],
+        versions=[VersionSpan(1, 4, 7)],
+    )
+    assert check.asked == [("v0", 0, [of_0], [1.0]), ("v1", 1, [of_1], [1.0])]
     assert (result.items, result.findings) == (5, 0)
 
 
@@ -83,18 +88,16 @@ def test_each_temperature_is_a_row_of_its_own(tmp_path: Path) -> None:
     builder = TrajectoryBuilder("s0").call([1], 2, temperature=1.0).call([2], 3, temperature=0.5)
     check = Recording()
     weights(tmp_path, [builder.build()], check)
-    ((_, rows),) = check.asked
-    assert [(row.temperature, row.check_mask) for row in rows] == [
-        (0.5, [0, 0, 0, 0, 1, 1, 1]),
-        (1.0, [0, 1, 1, 0, 0, 0, 0]),
-    ]
+    ((_, _, rows, temperatures),) = check.asked
+    assert temperatures == [0.5, 1.0]
+    assert [row.loss_mask for row in rows] == [[0, 0, 0, 0, 1, 1, 1], [0, 1, 1, 0, 0, 0, 0]]
 
 
 @pytest.mark.parametrize("difference", [2e-3, math.nan, math.inf])
 def test_a_difference_past_the_tolerance_names_the_session(tmp_path: Path, difference: float) -> None:
     result = weights(tmp_path, [TrajectoryBuilder("s0").call([1], 2).build()], Recording(difference))
     assert [(each.session_id, each.detail) for each in result.offenders] == [
-        ("s0", f"row 0: recorded logprobs differ from v0's forward pass by {difference:.3g}, tolerance 0.001")
+        ("s0", f"row 0: recorded logprobs differ from v0's forward pass by {difference}, tolerance 0.001")
     ]
 
 
@@ -109,7 +112,7 @@ def test_tokens_over_kept_keys_and_values_are_left_out_and_counted(tmp_path: Pat
     trajectory = TrajectoryBuilder("s0").call([1], 5, versions=[(0, 2), (1, 3)]).build()
     check = Recording()
     result = weights(tmp_path, [trajectory], check, swaps=[boot(), swap(1, "keep")], versions=[0, 1])
-    assert [name for name, _ in check.asked] == ["v0"]
+    assert [name for name, *_ in check.asked] == ["v0"]
     assert result.items == 2
     assert "v1: no comparable row" in result.notes
     assert "3 tokens not comparable (swap mode keep, or reshaped sampling)" in result.notes
@@ -133,12 +136,12 @@ def test_at_most_max_rows_of_a_version_are_drawn_and_the_same_ones_again(tmp_pat
     weights(tmp_path / "again", trajectories, second, max_rows=4)
     assert result.items == 8
     assert first.asked == second.asked
-    assert len({row.token_ids[0] for row in first.asked[0][1]}) == 4
+    assert len({row.token_ids[0] for row in first.asked[0][2]}) == 4
 
 
 def test_a_check_that_answers_too_little_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(AuditError, match="of v0 gave 0 differences for 1 rows"):
-        weights(tmp_path, [TrajectoryBuilder("s0").call([1], 2).build()], lambda model_dir, rows: [])
+    with pytest.raises(AuditError, match="of v0 answered 0 of 1 rows"):
+        weights(tmp_path, [TrajectoryBuilder("s0").call([1], 2).build()], lambda *asked: [])
 
 
 def test_without_weights_the_check_is_not_even_loaded(tmp_path: Path) -> None:
