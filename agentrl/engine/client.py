@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
-from typing import Any, get_args
+from typing import Any, NoReturn, get_args
 
 import aiohttp
 import orjson
@@ -39,7 +39,7 @@ class HttpEngineClient:
 
     async def stream(
         self, prompt_ids: Sequence[int], sampling: Sampling, *, request_id: str
-    ) -> AsyncIterator[TokenChunk]:
+    ) -> AsyncGenerator[TokenChunk]:
         """Sample a continuation of `prompt_ids`; the contract is `EngineClient.stream`'s.
 
         Raises also ContextOverflow, without asking the engine, when the prompt leaves no room for a token.
@@ -125,7 +125,7 @@ class HttpEngineClient:
         honest = True  # false from the first bad logprob on: the generation as a whole is untrainable
         async for event in self._events(response):
             if "error" in event:
-                raise EngineUnavailable(f"engine {self.url} failed inside a generation: {event['error']!r}")
+                self._raise_stream_error(event["error"])
             for choice in event.get("choices", ()):
                 token_ids = choice.get("token_ids") or []
                 num_tokens += len(token_ids)
@@ -149,6 +149,13 @@ class HttpEngineClient:
                 )
                 return
         raise EngineUnavailable(f"engine {self.url} ended a stream after {num_tokens} tokens without a finish reason")
+
+    def _raise_stream_error(self, error: Any) -> NoReturn:
+        """vLLM validates prompts only after the stream has begun, so a bad request may arrive as an event."""
+        message = f"engine {self.url} failed inside a generation: {error!r}"
+        if isinstance(error, dict) and error.get("code") == 400:
+            raise EngineError(message)
+        raise EngineUnavailable(message)
 
     async def _events(self, response: aiohttp.ClientResponse) -> AsyncIterator[dict[str, Any]]:
         """Each server-sent event up to [DONE]."""

