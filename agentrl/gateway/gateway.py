@@ -41,7 +41,9 @@ class Gateway:
     ) -> None:
         self.config = config
         self.base_url = config.public_url or ""  # the server fills it in once it has its port
-        self.sessions = SessionRegistry(max_sessions=config.max_sessions, idle_s=config.session_idle_s)
+        self.sessions = SessionRegistry(
+            max_sessions=config.max_sessions, idle_s=config.session_idle_s, saved_idle_s=config.saved_idle_s
+        )
         self.auth = Auth(admin_key, self.sessions)
         self.metrics = Metrics()
         self.table = RoutingTable(max_in_flight=config.max_in_flight_per_engine)
@@ -126,10 +128,11 @@ class Gateway:
 
     def expire(self, now: float) -> None:
         for session in self.sessions.expire(now):
-            logger.warning("session %s was abandoned with %d calls", session.id, len(session.graph.calls))
             self.table.forget_session(session.id)
-            self.metrics.expired.inc()
             session.sealed = True
+            if not session.saved:
+                logger.warning("session %s was abandoned with %d calls", session.id, len(session.graph.calls))
+                self.metrics.expired.inc()
 
 
 async def stop_task(task: asyncio.Task[None]) -> None:

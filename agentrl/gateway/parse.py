@@ -7,6 +7,7 @@ JSON, a block that never closes, a missing field) is text and stays in the conte
 
 from __future__ import annotations
 
+import json
 import secrets
 import string
 from collections.abc import Callable
@@ -23,6 +24,7 @@ class HermesCall(msgspec.Struct):
     arguments: msgspec.Raw
 
 
+_json = json.JSONDecoder()
 _decoder = msgspec.json.Decoder(HermesCall)
 
 
@@ -69,17 +71,21 @@ def hermes_calls(text: str) -> tuple[list[HermesCall], str]:
 
 
 def _block(text: str, start: int) -> tuple[HermesCall, int] | None:
-    """The call whose JSON starts at `start`, and where its block ends. A closing tag may stand inside a string."""
-    stop = text.find(OPEN, start)
-    close = text.find(CLOSE, start)
-    while close >= 0:
-        try:
-            return _decoder.decode(text[start:close]), close + len(CLOSE)
-        except (msgspec.MsgspecError, RecursionError):
-            close = text.find(CLOSE, close + 1)
-        if 0 <= stop < close:
-            break
-    return None
+    """The call whose JSON comes at `start`, and where its block ends. Tags inside its strings are text."""
+    start = _skip_space(text, start)
+    try:
+        _, end = _json.raw_decode(text, start)
+        call = _decoder.decode(text[start:end])
+    except (ValueError, msgspec.MsgspecError, RecursionError):
+        return None
+    close = _skip_space(text, end)
+    return (call, close + len(CLOSE)) if text.startswith(CLOSE, close) else None
+
+
+def _skip_space(text: str, at: int) -> int:
+    while at < len(text) and text[at] in " \t\r\n":
+        at += 1
+    return at
 
 
 def trim_at_stop(text: str, stop_reason: str | int | None) -> str:

@@ -14,11 +14,14 @@ SESSION_ID = re.compile(r"[A-Za-z0-9._-]{1,200}")
 
 
 class SessionRegistry:
-    """Holds at most `max_sessions`; one that nobody used for `idle_s` seconds is forgotten at the next `expire`."""
+    """Holds at most `max_sessions`. One that nobody used for `idle_s` seconds is forgotten at the next `expire`,
+    one whose trajectory is in the store after `saved_idle_s`.
+    """
 
-    def __init__(self, *, max_sessions: int, idle_s: float) -> None:
+    def __init__(self, *, max_sessions: int, idle_s: float, saved_idle_s: float) -> None:
         self._max_sessions = max_sessions
         self._idle_s = idle_s
+        self._saved_idle_s = saved_idle_s
         self._by_id: dict[str, Session] = {}
         self._by_key: dict[bytes, Session] = {}
 
@@ -58,8 +61,11 @@ class SessionRegistry:
 
     def expire(self, now: float) -> list[Session]:
         """Forgets and returns the sessions that were abandoned. One with a call in flight is in use."""
-        idle = [s for s in self._by_id.values() if now - s.last_used > self._idle_s and not s.in_flight]
+        idle = [session for session in self._by_id.values() if not session.in_flight and self._is_idle(session, now)]
         return [self.forget(session.id) for session in idle]
+
+    def _is_idle(self, session: Session, now: float) -> bool:
+        return now - session.last_used > (self._saved_idle_s if session.saved else self._idle_s)
 
     def _make_room(self) -> None:
         """Forgets the session that was saved first; they are durable elsewhere."""
