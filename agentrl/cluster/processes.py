@@ -1,10 +1,11 @@
-"""No process of a run outlives it: every descendant carries the run's tag in its environment, and is found by it."""
+"""No process of a run outlives it: descendants are known by their parents, and by a tag in their environment."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import secrets
+from collections.abc import Sequence
 
 import psutil
 
@@ -18,31 +19,46 @@ def tag_this_process() -> str:
     return tag
 
 
-def processes_of(tag: str) -> list[psutil.Process]:
-    """Every living process that carries the tag, this one left out."""
-    found = []
+def descendants() -> list[psutil.Process]:
+    return psutil.Process().children(recursive=True)
+
+
+def processes_of(tag: str, *, earlier: Sequence[psutil.Process]) -> list[psutil.Process]:
+    """Every living process of the run but this one: its descendants without the `earlier` ones, and who has the tag.
+
+    Neither is enough alone: what was orphaned is nobody's descendant, and what sets its own title (as Ray's agents do)
+    overwrites its environment.
+    """
+    found = {process.pid: process for process in descendants() if process not in earlier}
     for process in psutil.process_iter():
         try:
             if process.pid != os.getpid() and process.environ().get(TAG) == tag:
-                found.append(process)
+                found[process.pid] = process
         except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
             continue
-    return found
+    return list(found.values())
 
 
-def end_processes_of(tag: str, *, grace_s: float = 5.0) -> list[str]:
-    """SIGTERM, then SIGKILL after the grace; returns the names of those that had to be ended."""
-    processes = processes_of(tag)
-    names = [_name(process) for process in processes]
-    for process in processes:
+def end(processes: Sequence[psutil.Process], *, grace_s: float = 5.0) -> list[str]:
+    """SIGTERM, then SIGKILL after the grace, to those that still live; returns their names."""
+    living = [process for process in processes if _lives(process)]
+    names = [_name(process) for process in living]
+    for process in living:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.terminate()
-    _, stubborn = psutil.wait_procs(processes, timeout=grace_s)
+    _, stubborn = psutil.wait_procs(living, timeout=grace_s)
     for process in stubborn:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
     psutil.wait_procs(stubborn, timeout=grace_s)
     return names
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _name(process: psutil.Process) -> str:

@@ -18,7 +18,7 @@ from agentrl import plugins
 from agentrl.assets import resolve_model
 from agentrl.cluster.cluster import RunCluster, first
 from agentrl.cluster.logs import log_to
-from agentrl.cluster.processes import end_processes_of, tag_this_process
+from agentrl.cluster.processes import descendants, end, processes_of, tag_this_process
 from agentrl.cluster.ray_session import stop_ray
 from agentrl.cluster.rundir import RunDirectory
 from agentrl.config import RunConfig
@@ -95,8 +95,8 @@ def check(config: RunConfig) -> tuple[Path, list[Task]]:
     )
     if len(tasks) < config.evaluation.tasks:
         raise ConfigError(
-            f"evaluation.tasks = {config.evaluation.tasks}, but split {environment.eval_split!r} of {environment.id} has "
-            f"{len(tasks)}; ask for at most that many"
+            f"evaluation.tasks = {config.evaluation.tasks}, but split {environment.eval_split!r} of {environment.id} "
+            f"has {len(tasks)}; ask for at most that many"
         )
     one = next(registry.task_stream(environment.id, split=environment.train_split, seed=config.seed), None)
     if one is None:
@@ -128,7 +128,8 @@ async def _train(
     stop_on_sigterm()
     try:
         async with cluster:
-            loop = build_loop(config, cluster, store, eval_tasks, directory, recorder)
+            scorer = GroupScorer(config.reward, store)
+            loop = build_loop(config, cluster, store, scorer, eval_tasks, directory, recorder)
             try:
                 async with asyncio.TaskGroup() as group:
                     watcher = group.create_task(cluster.watch(), name="engine watch")
@@ -136,6 +137,8 @@ async def _train(
                     watcher.cancel()
             except BaseExceptionGroup as errors:
                 raise first(errors) from errors
+            finally:
+                await scorer.close()
     finally:
         store.close()
 
@@ -144,12 +147,12 @@ def build_loop(
     config: RunConfig,
     cluster: RunCluster,
     store: TrajectoryStore,
+    scorer: GroupScorer,
     eval_tasks: list[Task],
     directory: RunDirectory,
     recorder: Recorder,
 ) -> TrainLoop:
     """The loop over the cluster's ports."""
-    scorer = GroupScorer(config.reward, store)
     environment = config.environment
     return TrainLoop(
         config=config.loop,
@@ -185,15 +188,17 @@ def stop_on_sigterm() -> None:
 @contextlib.contextmanager
 def no_process_left() -> Iterator[None]:
     """Ends every process that the block started, however the block ended; a signal meanwhile does not stop that."""
+    earlier = descendants()
     tag = tag_this_process()
     try:
         yield
     finally:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
+        processes = processes_of(tag, earlier=earlier)  # before Ray's shutdown, which orphans some
         stop_ray()
-        if left := end_processes_of(tag):
-            logger.warning("ended what was left: %s", ", ".join(left))
+        if left := end([*processes, *processes_of(tag, earlier=earlier)]):
+            logger.info("ended what was left: %s", ", ".join(left))
 
 
 @contextlib.contextmanager

@@ -32,11 +32,15 @@ class Swap(Protocol):
 
     async def load(self, group: WeightGroup) -> None: ...
 
-    records: list[SwapRecord]
-    """After the context closed: the engines that acknowledged."""
+    @property
+    def records(self) -> list[SwapRecord]:
+        """After the context closed: the engines that acknowledged."""
+        ...
 
-    seconds: dict[str, float]
-    """After the context closed: the slowest engine's time per part."""
+    @property
+    def seconds(self) -> dict[str, float]:
+        """After the context closed: the slowest engine's time per part."""
+        ...
 
 
 class Engines(Protocol):
