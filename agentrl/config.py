@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -116,7 +117,11 @@ def describe(error: ValidationError) -> Iterable[str]:
             yield f"{key}: is required"
         else:
             message = problem["msg"].removeprefix("Value error, ")
-            yield f"{key} = {problem['input']!r}: {message}" if key else message
+            yield f"{key} = {_without_password(problem['input'])}: {message}" if key else message
+
+
+def _without_password(value: object) -> str:
+    return re.sub(r"//[^/@\s]*@", "//…@", repr(value))
 
 
 def _suggestion(title: str, location: tuple[int | str, ...]) -> str:

@@ -1,0 +1,114 @@
+"""A wrong configuration fails before anything starts, naming the key, the value and the fix."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from agentrl.config import load_run_config
+from agentrl.errors import ConfigError
+
+MINIMAL = """
+name = "test"
+[environment]
+id = "agentrl/Calculator-v0"
+"""
+
+
+@pytest.fixture
+def run_file(tmp_path: Path):
+    def write(text: str = MINIMAL) -> Path:
+        path = tmp_path / "run.toml"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def test_a_run_needs_a_name_and_an_environment_and_has_defaults_for_the_rest(run_file):
+    config = load_run_config(run_file())
+    assert (config.model, config.staleness.max_lag, config.engine.swap_mode) == ("agentrl:tiny", 1, "recompute")
+    with pytest.raises(ConfigError, match=r"name: is required\n.*environment: is required"):
+        load_run_config(run_file(""))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("group_sise = 8", "rollout.group_sise: unknown key; did you mean 'group_size'?"),
+        ("group_size = 0", "rollout.group_size = 0: .*greater than or equal to 1"),
+        ('temperature = "hot"', "rollout.temperature = 'hot': .*number"),
+    ],
+)
+def test_a_wrong_key_or_value_is_named_with_what_was_perhaps_meant(run_file, text: str, message: str):
+    with pytest.raises(ConfigError, match=message):
+        load_run_config(run_file(f"{MINIMAL}[rollout]\n{text}\n"))
+
+
+def test_an_unknown_table_is_named(run_file):
+    with pytest.raises(ConfigError, match="rollouts: unknown key; did you mean 'rollout'"):
+        load_run_config(run_file(f"{MINIMAL}[rollouts]\ngroup_size = 8\n"))
+
+
+def test_the_trainers_table_is_checked_by_its_owner(run_file):
+    with pytest.raises(ConfigError, match=r"trainer.learning_rat: unknown key; did you mean 'learning_rate'"):
+        load_run_config(run_file(f"{MINIMAL}[trainer]\nlearning_rat = 1\n"))
+    with pytest.raises(ConfigError, match=r"no agentrl.trainer_configs is called 'deepsped'; known: deepspeed"):
+        load_run_config(run_file(f'trainer_kind = "deepsped"\n{MINIMAL}'))
+
+
+def test_every_problem_is_named_at_once(run_file):
+    with pytest.raises(ConfigError) as caught:
+        load_run_config(run_file(f"{MINIMAL}[loop]\nsteps = 0\ngroups_per_stepp = 1\n"))
+    assert len(str(caught.value).splitlines()) == 2
+
+
+def test_a_missing_file_and_a_file_that_is_no_toml(run_file, tmp_path: Path):
+    with pytest.raises(ConfigError, match=r"no configuration file .*nothing.toml"):
+        load_run_config(tmp_path / "nothing.toml")
+    with pytest.raises(ConfigError, match="is not a TOML file"):
+        load_run_config(run_file("name ="))
+
+
+def test_overrides_are_read_as_toml_and_as_text_where_they_are_none(run_file):
+    config = load_run_config(
+        run_file(), ["trainer.learning_rate=1e-5", "engine.swap_mode=drain", "name=other", "loop.steps=3"]
+    )
+    assert (config.trainer.learning_rate, config.engine.swap_mode) == (1e-5, "drain")
+    assert (config.name, config.loop.steps) == ("other", 3)
+
+
+@pytest.mark.parametrize("override", ["loop.steps", "=3", "name.x=3"])
+def test_an_override_that_cannot_be_applied_is_named(run_file, override: str):
+    with pytest.raises(ConfigError, match=f"--set '{override}'"):
+        load_run_config(run_file(), [override])
+
+
+def test_the_runs_seed_reaches_the_trainer_unless_it_has_its_own(run_file):
+    assert load_run_config(run_file(), ["seed=7"]).trainer.seed == 7
+    assert load_run_config(run_file(), ["seed=7", "trainer.seed=3"]).trainer.seed == 3
+
+
+def test_a_password_in_the_store_url_is_refused(run_file):
+    with pytest.raises(ConfigError, match=r"store_url .*holds a password") as caught:
+        load_run_config(run_file(), ['store_url="postgresql://me:s3cret@db/runs"'])
+    assert "s3cret" not in str(caught.value)
+
+
+def test_train_and_held_out_tasks_may_not_be_of_one_split(run_file):
+    with pytest.raises(ConfigError, match="held-out tasks need a split of their own"):
+        load_run_config(run_file(), ["environment.eval_split=train"])
+
+
+@pytest.mark.parametrize("name", ["../up", "a/b", "", ".hidden"])
+def test_a_run_name_is_one_plain_directory_name(run_file, name: str):
+    with pytest.raises(ConfigError, match="name = "):
+        load_run_config(run_file(), [f'name="{name}"'])
+
+
+@pytest.mark.parametrize(
+    "file", sorted(Path(__file__).parents[2].glob("examples/*/*.toml")), ids=lambda p: p.parent.name
+)
+def test_every_shipped_configuration_is_valid(file: Path):
+    assert load_run_config(file).name
