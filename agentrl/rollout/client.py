@@ -10,7 +10,7 @@ import msgspec
 import orjson
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt
 
-from agentrl.errors import ConfigError, ContextOverflow, GatewayError
+from agentrl.errors import ConfigError, ContextOverflow, EnvironmentFault, GatewayError
 from agentrl.messages import Message
 from agentrl.retry import backoff, retry_after
 from agentrl.rollout.config import RolloutConfig
@@ -19,11 +19,13 @@ from agentrl.types import StopReason
 
 CONTROL_TIMEOUT_S = 60.0
 CONNECT_TIMEOUT_S = 10.0
+DEADLINE_GRACE_S = 30.0
 KEEPALIVE_S = 2.0  # below any server's own, so that no request is sent into a connection that is being closed
 MODEL = "policy"
 """The gateway serves one policy; OpenAI's schema wants a name."""
 
 CONTEXT_CODE = "context_length_exceeded"
+INVALID_CODE = "invalid_request"
 
 
 class Retryable(GatewayError):
@@ -32,6 +34,14 @@ class Retryable(GatewayError):
     def __init__(self, message: str, retry_after_s: float | None = None) -> None:
         super().__init__(message)
         self.retry_after = retry_after_s
+
+
+class Refused(GatewayError):
+    """The gateway answered no, and will again. `code` is its error object's."""
+
+    def __init__(self, message: str, code: str | None) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class HttpGateway:
@@ -49,12 +59,15 @@ class HttpGateway:
             task = orjson.loads(orjson.dumps(msgspec.structs.asdict(request.task), option=orjson.OPT_SERIALIZE_NUMPY))
         except TypeError as error:
             raise ConfigError(f"the options of task {request.task.id} are no JSON: {error}") from error
+        limits = {name: value for name, value in msgspec.structs.asdict(request.limits).items() if value is not None}
+        if "deadline_s" in limits:  # the episode ends itself in time; this is for a worker that died
+            limits["deadline_s"] += DEADLINE_GRACE_S
         body = {
             "task": task,
             "mode": request.mode,
             # max_tokens is asked for call by call, for the episode's own limit may leave less.
             "sampling": {name: value for name, value in pins.items() if value is not None and name != "max_tokens"},
-            "limits": {name: value for name, value in msgspec.to_builtins(request.limits).items() if value is not None},
+            "limits": limits,
             "metadata": request.metadata,
             "reward_by": "admin",
         }
@@ -97,7 +110,8 @@ class HttpGateway:
             async with self._http().post(url, data=payload, headers=headers, timeout=timeout) as response:
                 data = await response.read()
                 if response.status >= 400:
-                    raise refusal(url, response.status, data, response.headers.get("Retry-After"))
+                    wait = retry_after(response.headers.get("Retry-After"))
+                    raise refusal(url, response.status, data, wait, repeatable=repeatable)
         except aiohttp.ClientConnectorError as error:
             raise Retryable(f"cannot reach the gateway at {url}: {error}") from error
         except TimeoutError as error:
@@ -133,7 +147,12 @@ class HttpSession:
             body["tools"] = list(tools)
         if max_tokens is not None:
             body["max_tokens"] = max_tokens
-        answer = await self._gateway.model_call(self._chat_url, body, self._api_key)
+        try:
+            answer = await self._gateway.model_call(self._chat_url, body, self._api_key)
+        except Refused as error:
+            if error.code != INVALID_CODE:
+                raise
+            raise EnvironmentFault(f"the gateway does not take these messages or tools: {error}") from error
         try:
             choice = answer["choices"][0]
             tokens = int(answer["usage"]["completion_tokens"])
@@ -151,8 +170,11 @@ class HttpSession:
         await self._gateway.control(f"/sessions/{self.id}/finish", {"stop_reason": stop_reason.value})
 
 
-def refusal(url: str, status: int, data: bytes, wait: str | None) -> Exception:
-    """What an error answer means to its caller. 429 and 503 say that nothing was done."""
+def refusal(url: str, status: int, data: bytes, wait: float | None, *, repeatable: bool) -> Exception:
+    """What an error answer means to its caller.
+
+    429 and 503 with a Retry-After (`wait`, seconds) say that nothing was done: even a model call may be repeated.
+    """
     try:
         error = orjson.loads(data)["error"]
         code, message = error.get("code"), str(error.get("message"))
@@ -161,6 +183,6 @@ def refusal(url: str, status: int, data: bytes, wait: str | None) -> Exception:
     if code == CONTEXT_CODE:
         return ContextOverflow(message)
     text = f"{url} answered {status}: {message}"
-    if status in (429, 503):
-        return Retryable(text, retry_after(wait))
-    return GatewayError(text)
+    if (status in (429, 503) and wait is not None) or (status in (429, 502, 503, 504) and repeatable):
+        return Retryable(text, wait)
+    return Refused(text, code)

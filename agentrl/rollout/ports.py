@@ -40,7 +40,8 @@ class Session(Protocol):
     async def chat(
         self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Mapping[str, Any]], max_tokens: int | None
     ) -> Completion:
-        """The next assistant message. Raises ContextOverflow when the messages leave no room for one.
+        """The next assistant message. Raises ContextOverflow when the messages leave no room for one, EnvironmentFault
+        when the gateway does not take the messages or tools at all.
 
         Sampled at most once: a request that may have reached an engine is not sent again.
         """
