@@ -61,20 +61,19 @@ class Report(Struct):
 
     def print(self, console: Console) -> None:
         table = Table(title=f"audit of {escape(self.run)}", title_justify="left")
-        for name in ("check", "invariant", "items", "findings", ""):
-            table.add_column(name, justify="right" if name in ("invariant", "items", "findings") else "left")
+        for name in ("check", "invariant", "items", "", "findings"):
+            table.add_column(name, justify="right" if name in ("invariant", "items") else "left", no_wrap=True)
         for result in self.results:
-            table.add_row(
-                result.name,
-                str(result.invariant),
-                f"{result.items:,} {result.unit}",
-                f"[red]{result.findings:,}[/red]" if result.findings else "0" if result.items else "-",
-                escape("; ".join([*([] if result.items else ["nothing to check"]), *result.notes])),
-            )
+            nothing = "0" if result.items else "nothing to check"
+            verdict = f"[red]{result.findings:,}[/red]" if result.findings else nothing
+            table.add_row(result.name, str(result.invariant), f"{result.items:,}", result.unit, verdict)
         console.print(table)
+        for result in self.results:
+            for note in result.notes:
+                console.print(f"{result.name}: {note}", markup=False, highlight=False, soft_wrap=True)
         swapped = f"{self.multi_version_trajectories:,} of them under more than one version"
         calls = f"{self.multi_version_calls:,} calls with a swap in flight"
-        console.print(f"{self.trajectories:,} trajectories, {swapped}, {calls}", highlight=False)
+        console.print(f"{self.trajectories:,} trajectories, {swapped}, {calls}", highlight=False, soft_wrap=True)
         if self.first is None:
             nothing = "no finding, and no trajectory to find one in"
             console.print("clean" if self.trajectories else nothing, style="bold")
