@@ -46,11 +46,11 @@ class Env(gymnasium.Env[Observation, Message | str]):
                 setattr(cls, name, bridged(method))
 
     @cached_property
-    def observation_space(self) -> ObservationSpace:  # type: ignore[override]
+    def observation_space(self) -> ObservationSpace:
         return ObservationSpace()
 
     @cached_property
-    def action_space(self) -> ActionSpace:  # type: ignore[override]
+    def action_space(self) -> ActionSpace:
         return ActionSpace()
 
     @property

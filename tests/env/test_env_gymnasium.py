@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +19,7 @@ import agentrl_envs
 from agentrl.env import registry
 from agentrl.env.space import ActionSpace, ObservationSpace
 from agentrl_envs.calculator.env import Calculator
+from agentrl_envs.calculator.reference import reference
 from agentrl_envs.calculator.tasks import problem
 
 CALCULATOR = "agentrl/Calculator-v0"
@@ -55,12 +55,14 @@ def test_a_step_before_reset_is_refused_by_gymnasium() -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_the_reference_solution_of_the_calculator_gets_1_and_an_empty_answer_0(seed: int) -> None:
     env = Calculator()
-    question, _ = env.reset(seed=seed)
-    expression = question[0].text.removeprefix("What is ").removesuffix("?")
-    function = {"name": "calculate", "arguments": json.dumps({"expression": expression})}
-    called = agentrl.assistant(None, tool_calls=[{"id": "c", "type": "function", "function": function}])
-    observation, *_ = env.step(called)
-    assert env.step(observation[0].text)[1:4] == (1.0, True, False)
+    messages, _ = env.reset(seed=seed)
+    while True:
+        action = reference(messages)
+        observation, reward, terminated, *_ = env.step(action)
+        messages += [action, *observation]
+        if terminated:
+            break
+    assert (reward, len(messages)) == (1.0, 4)
     env.reset(seed=seed)
     assert env.step("")[1:4] == (0.0, True, False)
 

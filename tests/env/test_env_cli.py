@@ -1,0 +1,54 @@
+"""`agentrl env`: what is there, and one episode by hand."""
+
+from __future__ import annotations
+
+import pytest
+from typer.testing import CliRunner
+
+from agentrl.cli.env import env_app, parse
+from agentrl.env import registry
+from agentrl.errors import ConfigError
+from agentrl_envs.calculator.tasks import problem
+
+CALCULATOR = "agentrl/Calculator-v0"
+
+
+def run(*arguments: str, typed: str = "") -> str:
+    done = CliRunner().invoke(env_app, list(arguments), input=typed, env={"COLUMNS": "200"})
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    assert done.exit_code == 0
+    return done.stdout
+
+
+def test_the_list_names_the_calculator_and_says_what_it_is() -> None:
+    (line,) = [line for line in run("list").splitlines() if CALCULATOR in line]
+    assert "Reward 1 for an answer that is the right number" in line
+
+
+def test_an_episode_by_hand() -> None:
+    (task,) = registry.tasks(CALCULATOR, split="train", seed=3, count=1)
+    asked = problem(task.seed)
+    typed = f'/calculate {{"expression": "{asked.expression}"}}\n{asked.answer}\n'
+    said = run("play", CALCULATOR, "--seed", "3", typed=typed)
+    assert f"user {asked.question}" in said
+    assert f"tool {asked.answer}" in said
+    assert "done after 2 turns, reward 1.0" in said
+
+
+def test_input_that_ends_early_ends_the_episode() -> None:
+    assert "The input ended before the episode did." in run("play", CALCULATOR)
+
+
+def test_an_unknown_environment_is_a_config_error() -> None:
+    with pytest.raises(ConfigError, match="known: agentrl/Calculator-v0"):
+        run("play", "agentrl/Nothing-v0")
+
+
+def test_typed_lines() -> None:
+    assert parse("42") == {"role": "assistant", "content": "42"}
+    (call,) = parse('/look {"where": 1}').tool_calls
+    assert call["function"] == {"name": "look", "arguments": '{"where": 1}'}
+    assert parse("/now").tool_calls[0]["function"]["arguments"] == "{}"
+    with pytest.raises(ValueError, match="no JSON"):
+        parse("/look where")
