@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from agentrl.assets import resolve_model
 from agentrl.errors import ConfigError
 
 
@@ -18,7 +19,7 @@ class RunDirectory:
 
     path: Path
     store_url: str
-    checkpoints: dict[int, Path]  # version -> model directory in Hugging Face form
+    weights: dict[int, Path]  # version -> model directory in Hugging Face form; 0 is the model the run began with
     max_lag: int | None
     ended: bool  # by itself; not interrupted, failed or still going on
 
@@ -39,7 +40,7 @@ class RunDirectory:
         return cls(
             path=path,
             store_url=url if isinstance(url, str) else f"sqlite:///{database}",
-            checkpoints=_checkpoints(path / "checkpoints"),
+            weights=_initial(config.get("model")) | _checkpoints(path / "checkpoints"),
             max_lag=max_lag if isinstance(max_lag, int) else None,
             ended=summary.get("ended") == "done",
         )
@@ -52,6 +53,14 @@ def _read(path: Path) -> dict[str, Any]:
         return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
     except (OSError, msgspec.MsgspecError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
+
+
+def _initial(model: object) -> dict[int, Path]:
+    """Left out when the model is not on this machine: a run directory may have been copied from another."""
+    try:
+        return {0: resolve_model(str(model))} if model is not None else {}
+    except ConfigError:
+        return {}
 
 
 def _checkpoints(path: Path) -> dict[int, Path]:

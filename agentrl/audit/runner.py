@@ -57,7 +57,7 @@ class Audit:
             complete=self.options.complete or self.run.ended,
             max_lag=self.run.max_lag,
         )
-        self._sampler = RowSampler(sorted(self.run.checkpoints), self._log, max_rows=self.options.max_rows)
+        self._sampler = RowSampler(sorted(self.run.weights), self._log, max_rows=self.options.max_rows)
         self._report = Report(run=str(self.run.path))
 
     def execute(self, on_trajectory: Callable[[], None] = lambda: None) -> Report:
@@ -100,12 +100,12 @@ class Audit:
         result = CheckResult(WEIGHTS, invariant=3, unit="sampled tokens")
         if self.options.logprob_check is None or not readable:
             result.notes.append("not checked: left out" if readable else "not checked: a trajectory could not be read")
-        elif not self.run.checkpoints:
-            result.notes.append("no exported weights in checkpoints/")
+        elif not self.run.weights:
+            result.notes.append("no exported weights in checkpoints/, and the initial model is not here")
         else:
             verdict = examine_weights(
                 self._sampler,
-                self.run.checkpoints,
+                self.run.weights,
                 lambda session_id: Subject(self.store.get(session_id)),
                 self._log,
                 self.options.logprob_check(),

@@ -101,7 +101,7 @@ def _narrow(trajectory: Trajectory, row: int, pieces: Sequence[Piece], version: 
 
 def examine(
     sampler: RowSampler,
-    checkpoints: Mapping[int, Path],
+    directories: Mapping[int, Path],
     load: Callable[[str], Subject],
     log: SwapLog,
     check: LogprobCheck,
@@ -122,7 +122,7 @@ def examine(
         if not rows:
             verdict.notes.append(f"v{version}: no comparable row")
             continue
-        differences = check(checkpoints[version], rows, temperatures, version)
+        differences = check(directories[version], rows, temperatures, version)
         if len(differences) != len(rows):
             raise AuditError(f"the logprob check of v{version} answered {len(differences)} of {len(rows)} rows")
         verdict.items += sum(sum(row.loss_mask) for row in rows)

@@ -153,4 +153,4 @@ def test_without_weights_the_check_is_not_even_loaded(tmp_path: Path) -> None:
     store = SqlStore.at(path / "trajectories.db")
     report = Audit(RunDirectory.open(path), store, AuditOptions(logprob_check=load)).execute()
     store.close()
-    assert report.results[-1].notes == ["no exported weights in checkpoints/"]
+    assert report.results[-1].notes == ["no exported weights in checkpoints/, and the initial model is not here"]
