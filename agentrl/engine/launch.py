@@ -42,8 +42,7 @@ def listening_socket(port: int | None) -> socket.socket:
     """
     sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
-        if port is not None:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a predecessor's closed connections linger
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a predecessor's closed connections linger
         sock.bind((LOOPBACK, port or 0))
         sock.listen(2048)  # on Linux, only listening makes a port with SO_REUSEADDR exclusive
     except OSError as error:

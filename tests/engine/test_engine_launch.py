@@ -1,0 +1,155 @@
+"""How a vLLM server is started: its flags, its environment, its port."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import socket
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from agentrl.engine import launch
+from agentrl.engine.config import EngineConfig
+from agentrl.engine.launch import check_vllm, listening_socket, server_environment, server_flags, tail
+from agentrl.errors import ConfigError
+
+
+def value_of(flags: list[str], flag: str) -> str:
+    """The value that argparse takes: the last one."""
+    return flags[len(flags) - 1 - flags[::-1].index(flag) + 1]
+
+
+def test_flags_keep_the_invariants_whatever_the_configuration() -> None:
+    flags = server_flags("model", EngineConfig(extra_args=("--seed", "3")), 8123)
+    assert value_of(flags, "--logprobs-mode") == "processed_logprobs"
+    assert value_of(flags, "--generation-config") == "vllm"
+    assert json.loads(value_of(flags, "--weight-transfer-config")) == {"backend": "agentrl_shm"}
+    assert "--enable-scale-out" in flags
+    assert (value_of(flags, "--host"), value_of(flags, "--port")) == ("127.0.0.1", "8123")
+    assert value_of(flags, "--seed") == "3"
+
+
+def test_flags_follow_the_configuration() -> None:
+    config = EngineConfig(max_model_len=512, max_num_seqs=7, stream_interval=3, kv_cache_gib=0.5, enforce_eager=False)
+    flags = server_flags("model", config, 1)
+    assert value_of(flags, "--model") == "model"
+    assert value_of(flags, "--max-model-len") == "512"
+    assert value_of(flags, "--max-num-seqs") == "7"
+    assert value_of(flags, "--stream-interval") == "3"
+    assert value_of(flags, "--kv-cache-memory-bytes") == str(2**29)
+    assert value_of(flags, "--dtype") == "float32"
+    assert "--enforce-eager" not in flags
+
+
+def test_what_is_left_out_is_left_to_vllm() -> None:
+    flags = server_flags("model", EngineConfig(kv_cache_gib=None), 1)
+    assert "--max-model-len" not in flags
+    assert "--kv-cache-memory-bytes" not in flags
+
+
+@pytest.mark.parametrize("arg", ["--port", "--logprobs-mode=raw_logprobs", "--generation_config"])
+def test_flags_that_agentrl_sets_cannot_be_given(arg: str) -> None:
+    with pytest.raises(ValidationError, match="is set by agentrl"):
+        EngineConfig(extra_args=(arg, "x"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"replicas": 0}, "greater than 0"),
+        ({"swap_mode": "abort"}, "'keep', 'recompute' or 'drain'"),
+        ({"urls": ["localhost:8000"]}, "write it as http://HOST:PORT"),
+        ({"urls": ["http://a:1", "http://a:1/"]}, "there twice"),
+        ({"ports": [0]}, "0 is no port"),
+        ({"ports": [8000], "replicas": 2}, "1 ports for 2 replicas"),
+        ({"ports": [8000, 8000], "replicas": 2}, "a port is there twice"),
+        ({"timeouts": {"stall_s": 0}}, "greater than 0"),
+        ({"max_seqs": 3}, "Extra inputs are not permitted"),
+    ],
+)
+def test_a_wrong_configuration_says_what_is_wrong(fields: dict[str, object], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        EngineConfig.model_validate(fields)
+
+
+def test_every_field_of_the_configuration_is_explained() -> None:
+    text = Path(launch.__file__).with_name("config.py").read_text()
+    for name in EngineConfig.model_fields:
+        assert f"    {name}: " in text
+    assert text.count('    """') >= len(EngineConfig.model_fields)
+
+
+def test_the_environment_makes_vllm_swappable_offline_and_silent(tmp_path: Path) -> None:
+    base = {"PATH": "/bin", "VLLM_CPU_KVCACHE_SPACE": "40", "VLLM_PLUGINS": "mine"}
+    env = server_environment(EngineConfig(threads=2), tmp_path, base)
+    assert env["PATH"] == "/bin"
+    assert env["VLLM_SERVER_DEV_MODE"] == "1"
+    assert env["VLLM_NO_USAGE_STATS"] == "1"
+    assert env["HF_HUB_OFFLINE"] == "1"
+    assert env["AGENTRL_WEIGHTS_DIR"] == str(tmp_path)
+    assert env["VLLM_PLUGINS"] == "mine,agentrl"
+    assert env["OMP_NUM_THREADS"] == "2"
+    assert "VLLM_CPU_KVCACHE_SPACE" not in env
+    assert base["VLLM_PLUGINS"] == "mine"
+
+
+def test_a_port_that_is_in_use_is_named() -> None:
+    """Case 79."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"port {port} is in use.*give another in engine.ports"):
+            listening_socket(port)
+
+
+def test_a_port_that_an_engine_is_about_to_serve_is_in_use() -> None:
+    """Case 79: between choosing the port and vLLM's first answer lie many seconds; nobody gets in."""
+    with listening_socket(None) as first:
+        port = first.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"port {port} is in use"):
+            listening_socket(port)
+
+
+def test_free_ports_are_all_different() -> None:
+    sockets = [listening_socket(None) for _ in range(50)]
+    assert len({sock.getsockname()[1] for sock in sockets}) == 50
+    for sock in sockets:
+        sock.close()
+
+
+def test_a_port_whose_last_connections_linger_can_be_taken_again() -> None:
+    with listening_socket(None) as first:
+        address = first.getsockname()
+        with socket.create_connection(address) as client:
+            server_side, _ = first.accept()
+            server_side.close()  # the side that closes first keeps TIME_WAIT
+            assert client.recv(1) == b""
+    with listening_socket(address[1]) as second:
+        assert second.getsockname() == address
+
+
+@pytest.mark.parametrize(("found", "supported"), [("0.32.0", True), ("0.32.1+cpu", True), ("0.33.0", False)])
+def test_only_the_supported_vllm_is_started(found: str, supported: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "version", lambda distribution: found)
+    if supported:
+        assert check_vllm() == found
+    else:
+        with pytest.raises(ConfigError, match=r"0\.33\.0 is installed, agentrl works with 0\.32\.x"):
+            check_vllm()
+
+
+def test_no_vllm_is_a_configuration_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(distribution: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(distribution)
+
+    monkeypatch.setattr(launch, "version", missing)
+    with pytest.raises(ConfigError, match="vLLM is not installed"):
+        check_vllm()
+
+
+def test_the_tail_of_a_log(tmp_path: Path) -> None:
+    log = tmp_path / "engine.log"
+    assert tail(log) == ""
+    log.write_text("\n".join(f"line {number}" for number in range(100)))
+    assert tail(log, lines=2) == "line 98\nline 99"
