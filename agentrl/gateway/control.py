@@ -9,7 +9,7 @@ import time
 from typing import Any, Literal
 
 import msgspec
-from fastapi import FastAPI, HTTPException, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
 from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
@@ -19,6 +19,7 @@ from agentrl.gateway.dialects.errors import openai_error, retry_headers
 from agentrl.gateway.gateway import Gateway
 from agentrl.gateway.refusal import Refusal, invalid
 from agentrl.gateway.sampling import checked_pins
+from agentrl.gateway.session import Session
 from agentrl.types import Limits, Task, Trajectory
 
 logger = logging.getLogger(__name__)
@@ -60,24 +61,29 @@ class TellEngine(Body):
 
 
 def add_routes(app: FastAPI, gateway: Gateway) -> None:
-    _add_session_routes(app, gateway)
-    _add_engine_routes(app, gateway)
-    _add_error_handlers(app)
+    async def admin(request: Request) -> None:
+        gateway.auth.require_admin(request.headers)
+
+    for_admin = APIRouter(dependencies=[Depends(admin)])
+    _add_session_routes(for_admin, gateway)
+    _add_engine_routes(for_admin, gateway)
+    _add_reward_route(app, gateway)
+
+    @for_admin.get("/metrics")
+    async def metrics() -> Response:
+        return Response(gateway.metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
     @app.get("/health")
     async def health() -> dict[str, str]:
         return {"status": "ok"}
 
-    @app.get("/metrics")
-    async def metrics(request: Request) -> Response:
-        gateway.auth.require_admin(request.headers)
-        return Response(gateway.metrics.text(), media_type=CONTENT_TYPE_LATEST)
+    app.include_router(for_admin)
+    _add_error_handlers(app)
 
 
-def _add_session_routes(app: FastAPI, gateway: Gateway) -> None:
-    @app.post("/sessions", status_code=201)
-    async def open_session(request: Request, body: OpenSession) -> dict[str, str]:
-        gateway.auth.require_admin(request.headers)
+def _add_session_routes(router: APIRouter, gateway: Gateway) -> None:
+    @router.post("/sessions", status_code=201)
+    async def open_session(body: OpenSession) -> dict[str, str]:
         session = gateway.sessions.create(
             body.session_id,
             now=time.time(),
@@ -91,55 +97,55 @@ def _add_session_routes(app: FastAPI, gateway: Gateway) -> None:
         base_url = f"{gateway.base_url}/sessions/{session.id}/v1"
         return {"session_id": session.id, "base_url": base_url, "api_key": session.api_key}
 
-    @app.post("/sessions/{session_id}/reward")
-    async def set_reward(request: Request, session_id: str, body: SetReward) -> dict[str, Any]:
-        session = gateway.auth.session_of(request.headers, session_id)
-        if session.reward_by == "admin":
-            gateway.auth.require_admin(request.headers)
-        await gateway.reward(session, body.reward, body.components, body.call_id)
-        return {"session_id": session.id, "reward": body.reward, "call_id": body.call_id}
-
-    @app.post("/sessions/{session_id}/finish")
-    async def finish(request: Request, session_id: str, body: FinishSession | None = None) -> dict[str, Any]:
-        gateway.auth.require_admin(request.headers)
+    @router.post("/sessions/{session_id}/finish")
+    async def finish(session_id: str, body: FinishSession | None = None) -> dict[str, Any]:
         trajectory = await gateway.finish(gateway.sessions.get(session_id), body.stop_reason if body else None)
         return _summary(trajectory)
 
-    @app.get("/sessions/{session_id}/trajectory")
-    async def trajectory(request: Request, session_id: str) -> Response:
-        gateway.auth.require_admin(request.headers)
+    @router.get("/sessions/{session_id}/trajectory")
+    async def trajectory(session_id: str) -> Response:
         data = msgspec.json.encode(gateway.sessions.get(session_id).trajectory())
         return Response(data, media_type="application/json")
 
-    @app.delete("/sessions/{session_id}", status_code=204)
-    async def forget(request: Request, session_id: str) -> Response:
-        gateway.auth.require_admin(request.headers)
+    @router.delete("/sessions/{session_id}", status_code=204)
+    async def forget(session_id: str) -> Response:
         await gateway.forget(session_id)
         return Response(status_code=204)
 
 
-def _add_engine_routes(app: FastAPI, gateway: Gateway) -> None:
-    @app.get("/engines")
-    async def engines(request: Request) -> dict[str, Any]:
-        gateway.auth.require_admin(request.headers)
+def _add_reward_route(app: FastAPI, gateway: Gateway) -> None:
+    async def rewarded(request: Request, session_id: str) -> Session:
+        session = gateway.auth.session_of(request.headers, session_id)
+        if session.reward_by == "admin":
+            gateway.auth.require_admin(request.headers)
+        return session
+
+    its_session = Depends(rewarded)
+
+    @app.post("/sessions/{session_id}/reward")
+    async def set_reward(body: SetReward, session: Session = its_session) -> dict[str, Any]:
+        await gateway.reward(session, body.reward, body.components, body.call_id)
+        return {"session_id": session.id, "reward": body.reward, "call_id": body.call_id}
+
+
+def _add_engine_routes(router: APIRouter, gateway: Gateway) -> None:
+    @router.get("/engines")
+    async def engines() -> dict[str, Any]:
         table = [msgspec.to_builtins(engine.status()) for engine in gateway.table]
         return {"current_version": gateway.table.current_version, "engines": table}
 
-    @app.post("/engines", status_code=201)
-    async def add_engine(request: Request, body: AddEngine) -> dict[str, Any]:
-        gateway.auth.require_admin(request.headers)
+    @router.post("/engines", status_code=201)
+    async def add_engine(body: AddEngine) -> dict[str, Any]:
         engine = await gateway.pool.add(body.url, body.id, body.version)
         return dict(msgspec.to_builtins(engine.status()))
 
-    @app.put("/engines/{engine_id}")
-    async def tell_engine(request: Request, engine_id: str, body: TellEngine) -> dict[str, Any]:
-        gateway.auth.require_admin(request.headers)
+    @router.put("/engines/{engine_id}")
+    async def tell_engine(engine_id: str, body: TellEngine) -> dict[str, Any]:
         engine = gateway.pool.tell(engine_id, version=body.version, routable=body.routable)
         return dict(msgspec.to_builtins(engine.status()))
 
-    @app.delete("/engines/{engine_id}", status_code=204)
-    async def remove_engine(request: Request, engine_id: str) -> Response:
-        gateway.auth.require_admin(request.headers)
+    @router.delete("/engines/{engine_id}", status_code=204)
+    async def remove_engine(engine_id: str) -> Response:
         await gateway.pool.remove(engine_id)
         return Response(status_code=204)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -200,8 +201,12 @@ def always(turn: Sequence[int] | Reply) -> Script:
     return lambda prompt_ids, sampling, version: turn
 
 
+async def eventually(condition: Callable[[], bool]) -> None:
+    """Waits for a condition that nothing announces. TimeoutError after 10 seconds."""
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+
 def user(text: str) -> dict[str, Any]:
     return {"role": "user", "content": text}
-
-
-MakeIds = Callable[[str], list[int]]

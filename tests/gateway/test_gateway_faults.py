@@ -1,0 +1,143 @@
+"""Engines that die or lie, clients that leave, limits that strike in the middle of a call."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import pytest
+from gateway_builders import END, always, eventually, ids, letters, renderer, serving, user
+
+from agentrl.engine.client import HttpEngineClient
+from agentrl.engine.scripted import Fault
+from agentrl.errors import ConfigError
+from agentrl.gateway.config import GatewayConfig
+from agentrl.gateway.server import GatewayServer
+
+
+async def test_a_call_whose_engine_dies_is_answered_by_another_and_the_lost_tokens_are_counted() -> None:
+    async with serving(always([*letters("hello"), END]), always([*letters("hello"), END])) as served:
+        for engine in served.engines[:1]:
+            engine.fail_next(Fault(kind="die", after=3))
+        session = await served.open()
+        answer = await session.chat([user("q")])
+        assert answer["choices"][0]["message"]["content"] == "hello"
+        trajectory = await served.trajectory(session)
+        assert trajectory["dropped"] == {"engine_lost": 3}
+        assert [sum(row["loss_mask"]) for row in trajectory["rows"]] == [6]
+        assert [call["engine_id"] for call in trajectory["calls"]] == ["engine-0", "engine-1"]
+
+
+async def test_engines_that_fail_every_attempt_end_in_a_503() -> None:
+    async with serving(always([END])) as served:
+        served.engine.fail_next(*[Fault(kind="die")] * 3)
+        response = await (await served.open()).post(messages=[user("q")])
+        assert (response.status_code, response.json()["error"]["code"]) == (503, "engine_lost")
+        assert response.headers["retry-after"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("no_logprobs", "logprobs_missing"),
+        ("short_logprobs", "logprobs_missing"),
+        ("nan_logprobs", "logprobs_missing"),
+    ],
+)
+async def test_case_2_a_sample_without_honest_logprobs_is_answered_and_not_trained(kind: str, reason: str) -> None:
+    async with serving(always([*letters("hello"), END])) as served:
+        served.engine.fail_next(Fault(kind=kind))  # type: ignore[arg-type]
+        session = await served.open()
+        answer = await session.chat([user("q")])
+        assert answer["choices"][0]["message"]["content"] == "hello"
+        trajectory = await served.trajectory(session)
+        assert (trajectory["rows"], trajectory["dropped"]) == ([], {reason: 6})
+        assert trajectory["calls"][0]["logprobs"] is None
+
+
+async def test_finish_ends_a_call_in_flight_and_counts_what_it_had_sampled() -> None:
+    async with serving(always([*letters("hello"), END])) as served:
+        served.engine.hold()
+        session = await served.open()
+        call = asyncio.create_task(session.post(messages=[user("q")]))
+        await served.engine.until(lambda: served.engine.running == 1)
+        served.engine.allow(2)
+        await served.engine.until(lambda: len(served.engine.requests[0].token_ids) == 2)
+        registered = served.server.gateway.sessions.get(session.id)
+        summary = await served.finish(session, stop_reason="deadline")
+        response = await call
+        assert (response.status_code, response.json()["error"]["code"]) == (409, "session_sealed")
+        assert (registered.in_flight, summary["rows"]) == (0, 0)
+        assert set(summary["dropped"]) <= {"aborted"}
+        await served.engine.until(lambda: served.engine.requests[0].aborted)
+
+
+async def test_a_client_that_leaves_has_its_engine_request_aborted() -> None:
+    async with serving(always([*letters("hello"), END])) as served:
+        served.engine.hold()
+        session = await served.open()
+        call = asyncio.create_task(session.post(messages=[user("q")]))
+        await served.engine.until(lambda: served.engine.running == 1)
+        call.cancel()
+        await served.engine.until(lambda: served.engine.requests[0].aborted)
+        served.engine.release()
+        assert (await session.chat([user("q")]))["choices"][0]["message"]["content"] == "hello"
+
+
+async def test_a_deadline_that_passes_during_a_call_ends_it_cleanly() -> None:
+    async with serving(always([*letters("hello"), END])) as served:
+        served.engine.hold()
+        session = await served.open(limits={"deadline_s": 0.2})
+        response = await session.post(messages=[user("q")])
+        error = response.json()["error"]
+        assert (response.status_code, error["code"], error["param"]) == (
+            400,
+            "session_limit_reached",
+            "limits.deadline_s",
+        )
+        await served.engine.until(lambda: served.engine.requests[0].aborted)
+        assert (await served.finish(session))["stop_reason"] == "deadline"
+
+
+async def test_a_call_past_the_request_timeout_is_a_504() -> None:
+    async with serving(always([END]), request_timeout_s=0.2) as served:
+        served.engine.hold()
+        response = await (await served.open()).post(messages=[user("q")])
+        assert (response.status_code, response.json()["error"]["code"]) == (504, "timeout")
+
+
+async def test_a_token_limit_clamps_the_call_that_reaches_it_and_refuses_the_next() -> None:
+    async with serving(always([*letters("hello"), END])) as served:
+        session = await served.open(limits={"max_tokens": 8})
+        finished = [(await session.chat([user("q")]))["choices"][0]["finish_reason"] for _ in range(2)]
+        assert finished == ["stop", "length"]
+        response = await session.post(messages=[user("q")])
+        assert (response.status_code, response.json()["error"]["param"]) == (400, "limits.max_tokens")
+        assert [len(call["token_ids"]) for call in (await served.trajectory(session))["calls"]] == [6, 2]
+
+
+async def test_calls_wait_for_an_engine_that_is_restarting() -> None:
+    async with serving(always([*ids("ok"), END])) as served:
+        await served.engine.crash()
+        session = await served.open()
+        call = asyncio.create_task(session.chat([user("q")]))
+        await eventually(lambda: served.server.gateway.pool.waiting == 1)
+        await served.engine.restart()
+        assert (await call)["choices"][0]["message"]["content"] == "ok"
+
+
+async def test_stopping_the_server_ends_calls_and_frees_the_port() -> None:
+    async with serving(always([END])) as served:
+        port = int(served.server.url.rpartition(":")[2])
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", port))
+
+
+async def test_a_port_in_use_is_named_with_the_fix() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        server = GatewayServer(GatewayConfig(port=port), renderer=renderer(), engine_factory=HttpEngineClient)
+        with pytest.raises(ConfigError, match=f"port {port} on 127.0.0.1 is in use; choose another"):
+            await server.start()
