@@ -13,7 +13,7 @@ from typing import Any
 from agentrl.cluster.actors import EngineActor, GatewayActor, RolloutActor, TrainerActor
 from agentrl.cluster.fleet import EngineFleet
 from agentrl.cluster.handles import RayRollouts, RayTrainer, remote
-from agentrl.cluster.ray_session import actor_class, start_ray
+from agentrl.cluster.ray_session import actor_class
 from agentrl.cluster.rundir import RunDirectory
 from agentrl.config import RunConfig
 from agentrl.engine.control import EngineControl
@@ -27,7 +27,7 @@ MANY_CALLS = 10_000  # Ray's cap on concurrent calls of an async actor; our own 
 
 
 class RunCluster:
-    """Use as an async context manager. Entering raises RunError, EngineError or TrainerError; nothing is left then.
+    """Use as an async context manager, with Ray started. Entering raises an AgentRLError; no actor is left then.
 
     `say` hears one line per thing that happens.
     """
@@ -57,11 +57,11 @@ class RunCluster:
         self._say = say
         self._admin_key = secrets.token_urlsafe(32)
         self._engines: list[Any] = []
-        self._others: list[Any] = []  # actors with an async stop()
+        self._others: list[Any] = []  # gateway and rollout workers
+        self._ranks: list[Any] = []
 
     async def __aenter__(self) -> RunCluster:
         try:
-            await asyncio.to_thread(start_ray)
             self._say("Ray is up; starting vLLM, the trainer and the gateway side by side")
             async with asyncio.TaskGroup() as starting:
                 urls = starting.create_task(self._start_engines())
@@ -69,7 +69,7 @@ class RunCluster:
                 starting.create_task(self._start_gateway())
             await self._connect(urls.result())
         except BaseException as error:
-            await self._stop()
+            self._kill()  # an actor that is still starting would not hear a stop()
             if isinstance(error, BaseExceptionGroup):
                 raise first(error) from error
             raise
@@ -112,7 +112,7 @@ class RunCluster:
         config = self._config
         size = int(getattr(config.trainer, "ranks", 1))
         rank = actor_class(TrainerActor)
-        ranks = [
+        self._ranks = [
             rank.remote(
                 config.trainer_kind,
                 config.trainer,
@@ -125,7 +125,7 @@ class RunCluster:
             for index in range(size)
         ]
         started = time.time()
-        self.trainer = RayTrainer(ranks, shared_memory=self._weights, timeout_s=config.loop.step_timeout_s)
+        self.trainer = RayTrainer(self._ranks, shared_memory=self._weights, timeout_s=config.loop.step_timeout_s)
         await self.trainer.setup()
         self._say(f"trainer ready: {size} rank(s) after {time.time() - started:.0f} s")
 
@@ -167,13 +167,20 @@ class RunCluster:
         self.rollouts = RayRollouts(workers)
 
     async def _stop(self) -> None:
-        """Asks everything to stop, in bounds. Whoever does not is ended by the run's tag afterwards."""
+        """Asks everything to stop, in bounds, then ends what is left of it."""
         stopping = [actor.stop.remote() for actor in [*self._others, *self._engines]]
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(STOP_TIMEOUT_S):
                 await asyncio.gather(*(remote(call) for call in stopping), return_exceptions=True)
-        if hasattr(self, "fleet"):
-            await self.fleet.close()
+        await self.fleet.close()
+        self._kill()
+
+    def _kill(self) -> None:
+        """Ends every actor at once. An engine's server dies with its actor."""
+        import ray
+
+        for actor in [*self._engines, *self._others, *self._ranks]:
+            ray.kill(actor)
 
 
 def first(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -19,15 +19,17 @@ from agentrl.assets import resolve_model
 from agentrl.cluster.cluster import RunCluster, first
 from agentrl.cluster.logs import log_to
 from agentrl.cluster.processes import descendants, end, processes_of, tag_this_process
-from agentrl.cluster.ray_session import stop_ray
+from agentrl.cluster.ray_session import start_ray, stop_ray
 from agentrl.cluster.rundir import RunDirectory
 from agentrl.config import RunConfig
+from agentrl.engine.launch import listening_socket
 from agentrl.env import registry
 from agentrl.errors import ConfigError
 from agentrl.observe.display import LineDisplay, LiveDisplay, display_for
 from agentrl.observe.files import JsonLines, TensorBoard
 from agentrl.observe.recorder import Recorder, Sink
 from agentrl.observe.summary import print_summary, write_summary
+from agentrl.reward.scorer import Scorer
 from agentrl.rollout.worker import probe
 from agentrl.store.base import TrajectoryStore
 from agentrl.store.sql import SqlStore
@@ -59,6 +61,7 @@ def run_training(config: RunConfig, console: Console, *, overwrite: bool = False
     ended, error = "failed", None
     with no_process_left(), shared_memory() as weights:
         try:
+            start_ray()  # in this thread: Ray's processes die with the thread that started them
             asyncio.run(_train(config, model, eval_tasks, directory, weights, recorder, display))
             ended = "done"
         except (KeyboardInterrupt, asyncio.CancelledError):
@@ -80,13 +83,16 @@ def run_training(config: RunConfig, console: Console, *, overwrite: bool = False
 def check(config: RunConfig) -> tuple[Path, list[Task]]:
     """Everything that can be wrong is found here, before the first process: the model's directory, the held-out tasks.
 
-    Raises ConfigError, or EnvironmentFault when the environment cannot be made or reset.
+    Raises ConfigError; EnvironmentFault when the environment cannot be made or reset; RewardError for a service that is
+    not there.
     """
     if config.engine.urls:
         raise ConfigError(
             "engine.urls is for `agentrl serve`; `agentrl train` starts its engines itself, for they read its weights "
             "from this machine's memory. Leave it out and set engine.replicas"
         )
+    for port in config.engine.ports:
+        listening_socket(port).close()
     model = resolve_model(config.model)
     plugins.load("agentrl.advantages", config.algorithm.advantage)
     environment = config.environment
@@ -101,8 +107,18 @@ def check(config: RunConfig) -> tuple[Path, list[Task]]:
     one = next(registry.task_stream(environment.id, split=environment.train_split, seed=config.seed), None)
     if one is None:
         raise ConfigError(f"split {environment.train_split!r} of {environment.id} has no tasks; give it at least one")
-    asyncio.run(probe(one, environment.options, timeout_s=config.rollout.env_timeout_s))
+    asyncio.run(_try_outside(config, one))
     return model, tasks
+
+
+async def _try_outside(config: RunConfig, task: Task) -> None:
+    """What other people wrote: the environment is reset once, and every reward service is asked for its health."""
+    await probe(task, config.environment.options, timeout_s=config.rollout.env_timeout_s)
+    scorer = Scorer(config.reward)
+    try:
+        await scorer.check()
+    finally:
+        await scorer.close()
 
 
 async def _train(

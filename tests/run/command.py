@@ -1,0 +1,73 @@
+"""The `agentrl` command as a person runs it, and what it leaves behind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+
+
+ROOT = Path(__file__).parents[2]
+MARK = "AGENTRL_TEST_RUN"
+
+
+class Command:
+    """One command, found again by a mark that all its processes inherit."""
+
+    def __init__(self, *arguments: str, cwd: Path, **env: str) -> None:
+        self.mark = f"{os.getpid()}-{time.monotonic_ns()}"
+        self.output = ""
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "agentrl.cli.main", *arguments],
+            cwd=cwd,
+            env={**os.environ, MARK: self.mark, "COLUMNS": "200", "PYTHONUNBUFFERED": "1", **env},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def read_until(self, text: str) -> None:
+        """Reads the output up to a line with `text`; fails with everything read when it ends before."""
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self.output += line
+            if text in line:
+                return
+        raise AssertionError(f"no line with {text!r} in:\n{self.output}")
+
+    def signal(self, number: int) -> None:
+        self._process.send_signal(number)
+
+    def wait(self, timeout: float) -> int:
+        """Reads the rest and returns the exit status."""
+        rest, _ = self._process.communicate(timeout=timeout)
+        self.output += rest
+        return self._process.returncode
+
+    def left_behind(self) -> list[str]:
+        """Every process that still lives and was started, directly or not, by the command."""
+        left = []
+        for process in psutil.process_iter():
+            try:
+                title = " ".join(process.cmdline())
+                ours = process.environ().get(MARK) == self.mark
+                if (ours or title.startswith("ray::")) and process.status() != psutil.STATUS_ZOMBIE:
+                    left.append(title)
+            except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
+                continue
+        return left
+
+
+def agentrl(*arguments: str, cwd: Path, timeout: float = 120, **env: str) -> tuple[int, str]:
+    """Exit status and output of a command that has to end by itself."""
+    command = Command(*arguments, cwd=cwd, **env)
+    status = command.wait(timeout)
+    return status, command.output
+
+
+
