@@ -48,10 +48,11 @@ def tasks(env_id: str, *, split: str, seed: int, count: int | None = None) -> It
     Raises ConfigError for an unknown id, and when the environment cannot give tasks for the split.
     """
     creator = env_class(env_id)
+    named = _absolute(env_id)
     source = creator.tasks if isinstance(creator, type) and issubclass(creator, Env) else Env.tasks
     try:
         for task in itertools.islice(source(split, seed), count):
-            yield msgspec.structs.replace(task, env_id=env_id, split=split)
+            yield msgspec.structs.replace(task, env_id=named, split=split)
     except (ValueError, OSError) as error:
         raise ConfigError(f"{env_id} gives no tasks for split {split!r}: {error}") from error
 
@@ -113,6 +114,12 @@ def _is_path(env_id: str) -> bool:
     """Whether this is `module:Class` or `file.py:Class`; gymnasium's own `module:Namespace/Name-v0` is not."""
     head, _, attribute = env_id.rpartition(":")
     return bool(head) and attribute.replace(".", "_").isidentifier()
+
+
+def _absolute(env_id: str) -> str:
+    """The id as it works from any working directory: workers have their own."""
+    head, _, attribute = env_id.rpartition(":")
+    return f"{Path(head).expanduser().resolve()}:{attribute}" if head.endswith(".py") else env_id
 
 
 def _load_class(env_id: str) -> Callable[..., Any]:

@@ -118,6 +118,17 @@ def test_an_environment_is_made_from_a_file_with_its_arguments(tmp_path: Path) -
     assert registry.env_class(env_id) is registry.env_class(env_id)
 
 
+def test_tasks_of_a_file_name_it_so_that_a_worker_elsewhere_finds_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_env(tmp_path / "near.py")
+    monkeypatch.chdir(tmp_path)
+    (task,) = registry.tasks("near.py:Mine", split="train", seed=0, count=1)
+    monkeypatch.chdir("/")
+    assert task.env_id == f"{tmp_path}/near.py:Mine"
+    assert type(registry.make(task.env_id)).__name__ == "Mine"
+
+
 @pytest.mark.parametrize(
     ("env_id", "said"),
     [

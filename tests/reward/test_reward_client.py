@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import Counter
 from collections.abc import Iterator
@@ -243,4 +244,18 @@ async def test_openrlhfs_form_with_too_few_rewards_is_refused() -> None:
         judge = client(server.url, protocol="openrlhf")
         with pytest.raises(RewardError, match="sent 1 results for 2 items"):
             await judge.request(items(2))
+        await judge.close()
+
+
+async def test_waiting_for_a_free_request_does_not_count_as_the_services_slowness() -> None:
+    """Ten requests of 0.1 s one after the other, each within 0.6 s, all within about 1 s."""
+
+    async def slow(body: dict[str, Any]) -> web.Response:
+        await asyncio.sleep(0.1)
+        return await answering(lambda item: {"reward": 1.0})(body)
+
+    async with serving(slow) as server:
+        judge = client(server.url, batch_size=1, concurrency=1, timeout_s=0.6, max_attempts=1)
+        scores = await judge.score(items(10))
+        assert {score.reward for score in scores.values()} == {1.0}
         await judge.close()
