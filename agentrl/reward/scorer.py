@@ -55,21 +55,21 @@ class Scorer:
         await asyncio.gather(*(client.check() for client in self._clients if client.service.protocol == "agentrl"))
 
     async def score(self, episodes: Sequence[Episode]) -> dict[str, Reward]:
-        """The reward and its components, by session id. An episode that a failure ended has none and is not asked for.
+        """The reward and its components, by session id, of the episodes that the policy ended.
 
+        The others failed: they are not asked for, and what is stored of them already has no reward.
         Raises RewardError: with `on_error = "fail"` for the first failure, else when a service fails too often.
         """
-        items = [item_of(episode) for episode in episodes if episode.stop_reason.by_policy]
-        answers: list[dict[str, Score]] = []
-        if items:
-            answers = await asyncio.gather(*(client.score(items) for client in self._clients))
-            for service, answer in zip(self._config.services, answers, strict=True):
-                self._count(service, answer.values())
-        return {episode.session_id: self._compose(episode, answers) for episode in episodes if episode.session_id}
+        ended = [episode for episode in episodes if episode.stop_reason.by_policy]
+        if not ended:
+            return {}
+        items = [item_of(episode) for episode in ended]
+        answers = await asyncio.gather(*(client.score(items) for client in self._clients))
+        for service, answer in zip(self._config.services, answers, strict=True):
+            self._count(service, answer.values())
+        return {episode.session_id: self._compose(episode, answers) for episode in ended}
 
     def _compose(self, episode: Episode, answers: Sequence[Mapping[str, Score]]) -> Reward:
-        if not episode.stop_reason.by_policy:
-            return Reward(None, {"env": None})
         services = zip(self._config.services, answers, strict=True)
         scores = {service.name: answer[episode.session_id] for service, answer in services}
         return compose(episode.reward, scores, self._weights)

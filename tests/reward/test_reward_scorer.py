@@ -106,7 +106,7 @@ async def test_episodes_are_scored_by_id_and_failed_ones_are_not_asked_for() -> 
                 episode("", "yes", stop="policy_error", reward=None),
             ]
         )
-        assert {name: reward.value for name, reward in rewards.items()} == {"a": 1.0, "b": -1.0, "c": None, "d": None}
+        assert {name: reward.value for name, reward in rewards.items()} == {"a": 1.0, "b": -1.0}
         assert [item["id"] for item in server.bodies[0]["items"]] == ["a", "b"]
         await scorer.close()
 
