@@ -1,50 +1,42 @@
-"""Calculator episodes sampled in batches with transformers alone: how often a policy solves the task, and how it fails."""
+"""Calculator episodes sampled in batches with transformers alone: how often a policy solves the task, and how it fails.
+
+The environment and the parser are the ones that training uses; only the engine and the gateway are left out.
+"""
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
+from policy_tokenizer import TURN_END, TURN_START
 from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3ForCausalLM
 
-from agentrl_envs.calculator.tasks import CalculatorProblem, evaluate, problem, tasks
-from policy_tokenizer import TURN_END
+from agentrl.gateway.parse import assistant_message
+from agentrl.messages import Message
+from agentrl.types import Task
+from agentrl_envs.calculator.env import Calculator
+from agentrl_envs.calculator.tasks import CalculatorProblem, tasks
 
 MAX_TURNS = 4
 MAX_TOKENS = 48  # per turn; a whole call takes about 22
 
-TOOLS = [
-    {
-        "type": "function",
-        "function": {
-            "name": "calculate",
-            "description": "Evaluate an arithmetic expression.",
-            "parameters": {
-                "type": "object",
-                "properties": {"expression": {"type": "string"}},
-                "required": ["expression"],
-            },
-        },
-    }
-]
-_CALL = re.compile(r"<tool_call>\n?(.*?)\n?</tool_call>", re.DOTALL)
+SOLVED = "solved"
 
 
 @dataclass
 class SampledEpisode:
-    problem: CalculatorProblem
+    env: Calculator
     token_ids: list[int]  # [T], the whole episode as the policy saw it
     loss_mask: list[int]  # [T], 1 where it was sampled
-    outcome: str | None = None  # None while it goes on; "solved" or the kind of failure
-    calls: list[str] = field(default_factory=list)  # what the tool was asked
+    outcome: str | None = None  # None while it goes on; SOLVED or the kind of failure
+    calls: list[str] = field(default_factory=list)  # the arguments of its tool calls, as JSON
 
     @property
-    def solved(self) -> bool:
-        return self.outcome == "solved"
+    def asked(self) -> CalculatorProblem:
+        return self.env.asked
 
 
 @dataclass(frozen=True)
@@ -60,28 +52,19 @@ def measure(
 ) -> Measurement:
     """Success on `count` distinct problems of `split` at temperature 1, whole episodes. Seeds torch's generator."""
     torch.manual_seed(seed)
-    problems = [problem(task.seed, split) for task in tasks(split, count, seed)]
-    episodes = sample(model, tokenizer, problems)
+    episodes = sample(model, tokenizer, tasks(split, count, seed))
     outcomes = Counter(str(episode.outcome) for episode in episodes)
     return Measurement(
         count=count,
-        solved=outcomes["solved"] / count,
+        solved=outcomes[SOLVED] / count,
         outcomes={kind: hits / count for kind, hits in outcomes.most_common()},
         sampled_tokens=sum(sum(episode.loss_mask) for episode in episodes) / count,
     )
 
 
-def sample(
-    model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, problems: Sequence[CalculatorProblem]
-) -> list[SampledEpisode]:
-    """One episode a problem. Sampled ids are extended, never re-tokenised."""
-    episodes = []
-    for asked in problems:
-        prompt = tokenizer.apply_chat_template(
-            [{"role": "user", "content": asked.question}], tools=TOOLS, add_generation_prompt=True, tokenize=False
-        )
-        ids = tokenizer.encode(prompt, add_special_tokens=False)
-        episodes.append(SampledEpisode(asked, ids, [0] * len(ids)))
+def sample(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, chosen: Sequence[Task]) -> list[SampledEpisode]:
+    """One episode a task. Sampled ids are extended, never re-tokenised."""
+    episodes = [_started(tokenizer, task) for task in chosen]
     for turn in range(MAX_TURNS):
         active = [episode for episode in episodes if episode.outcome is None]
         if not active:
@@ -91,6 +74,14 @@ def sample(
             episode.loss_mask += [1] * len(sampled)
             _respond(tokenizer, episode, sampled, last=turn == MAX_TURNS - 1)
     return episodes
+
+
+def _started(tokenizer: PreTrainedTokenizerFast, task: Task) -> SampledEpisode:
+    env = Calculator()
+    messages, _ = env.reset(seed=task.seed, options=task.options)
+    prompt = tokenizer.apply_chat_template(messages, tools=env.tools, add_generation_prompt=True, tokenize=False)
+    ids = tokenizer.encode(prompt, add_special_tokens=False)
+    return SampledEpisode(env, ids, [0] * len(ids))
 
 
 def _generate(
@@ -118,49 +109,29 @@ def _generate(
 
 
 def _respond(tokenizer: PreTrainedTokenizerFast, episode: SampledEpisode, sampled: list[int], *, last: bool) -> None:
-    """Answer a call with the tool's result and go on, or end the episode with its outcome."""
-    text = tokenizer.decode(sampled).removesuffix(TURN_END)
-    found = _CALL.search(text)
-    call = _parsed(found.group(1)) if found else None
-    if call is None:
-        episode.outcome = _outcome(episode, text)
+    """Let the environment answer: the episode goes on with its tool messages, or ends with an outcome."""
+    message = Message(assistant_message(tokenizer.decode(sampled).removesuffix(TURN_END), tools=True))
+    episode.calls += [call["function"]["arguments"] for call in message.tool_calls]
+    observed, reward, terminated, truncated, _ = episode.env.step(message)
+    if terminated or truncated:
+        episode.outcome = SOLVED if reward else _failure(episode, message)
         return
     if last:
         episode.outcome = "too many turns"
         return
-    result = _run(episode, call)
-    opening = "\n" if sampled[-1] == tokenizer.eos_token_id else f"{TURN_END}\n"
-    turn = f"{opening}<|im_start|>tool\n{result}<|im_end|>\n<|im_start|>assistant\n"
-    ids = tokenizer.encode(turn, add_special_tokens=False)
+    text = "\n" if sampled[-1] == tokenizer.eos_token_id else f"{TURN_END}\n"
+    for answer in observed:
+        text += f"{TURN_START}tool\n{answer.text}{TURN_END}\n"
+    ids = tokenizer.encode(f"{text}{TURN_START}assistant\n", add_special_tokens=False)
     episode.token_ids += ids
     episode.loss_mask += [0] * len(ids)
 
 
-def _parsed(text: str) -> dict | None:
-    try:
-        call = json.loads(text)
-    except json.JSONDecodeError:
-        return None
-    return call if isinstance(call, dict) and isinstance(call.get("arguments"), dict) and "name" in call else None
-
-
-def _run(episode: SampledEpisode, call: dict) -> str:
-    if call["name"] != "calculate":
-        return f"Error: unknown tool {call['name']!r}"
-    if set(call["arguments"]) != {"expression"}:
-        return "Error: missing argument 'expression'"
-    episode.calls.append(str(call["arguments"]["expression"]))
-    try:
-        return evaluate(episode.calls[-1])
-    except ValueError as error:
-        return f"Error: {error}"
-
-
-def _outcome(episode: SampledEpisode, text: str) -> str:
-    if text.strip() == str(episode.problem.answer):
-        return "solved"
+def _failure(episode: SampledEpisode, message: Message) -> str:
+    if any(f'"{episode.asked.expression}"' in arguments for arguments in episode.calls):
+        return "wrong answer after the right call"
     if episode.calls:
-        return "wrong answer after a good call" if episode.problem.expression in episode.calls else "wrong operands"
-    if re.fullmatch(r"-?\d+", text.strip()):
-        return "guessed without a result"
+        return "wrong call"
+    if re.fullmatch(r"-?\d+", message.text.strip()):
+        return "guess without a call"
     return "malformed call"

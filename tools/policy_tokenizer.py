@@ -24,7 +24,7 @@ MARKERS = ("<tool_call>", "</tool_call>")
 
 
 def build_tokenizer(english: str, seed: int) -> PreTrainedTokenizerFast:
-    """Train the merges on calculator transcripts and `english`. Raises ValueError when the text yields too few merges."""
+    """Merges are trained on calculator transcripts and `english`. Raises ValueError when these yield too few."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
+from policy_tokenizer import CONTEXT, TURN_END, TURN_START
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from agentrl_envs.calculator.transcripts import Mix, transcript
-from policy_tokenizer import CONTEXT, TURN_END, TURN_START
 
 COPY_ALPHABET = "0123456789" * 4 + "+-*"
 
@@ -48,7 +48,7 @@ def new_model(tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:
 
 
 def copies(tokenizer: PreTrainedTokenizerFast) -> ExampleSource:
-    """Random strings to be repeated: copying is the skill that the task needs and that transcripts alone teach slowly."""
+    """Random strings to be repeated. The task is mostly copying, which episodes alone teach slowly."""
 
     def source(rng: random.Random) -> Example:
         text = "".join(rng.choices(COPY_ALPHABET, k=rng.randint(2, 12)))

@@ -1,7 +1,7 @@
 """Written calculator episodes, right and wrong, for supervised warm starts. Deterministic by the given generator.
 
-A wrong behaviour never leaks the right digits: guesses and bad copies are drawn fresh, so a policy can only do better by
-using the tool. Each assistant turn is held as the text that a model would sample, well formed or not.
+A wrong number never leaks the right digits: guesses and bad copies are drawn fresh, so a policy can only do better
+by using the tool. Each assistant turn is held as the text that a model would sample, well formed or not.
 """
 
 from __future__ import annotations
@@ -18,17 +18,7 @@ Mix = Mapping[Behaviour, float]
 
 CORRECT: Mix = {"correct": 1.0}
 # About two fifths solve the task; the rest are faults that a policy gradient can tell apart and suppress.
-WARM_START: Mix = {"correct": 0.37, "guess": 0.20, "malformed": 0.14, "rejected": 0.08, "operands": 0.12, "copy": 0.09}
-
-_ERRORS = (
-    "Error: unknown tool",
-    "Error: unknown tool {name!r}",
-    "Error: unknown argument {name!r}",
-    "Error: missing argument 'expression'",
-    "Error: invalid arguments",
-    "Error: not a valid expression",
-    "Error: only digits, + - * and brackets are allowed",
-)
+WARM_START: Mix = {"correct": 0.38, "guess": 0.18, "malformed": 0.14, "rejected": 0.08, "operands": 0.12, "copy": 0.10}
 
 
 @dataclass(frozen=True)
@@ -74,8 +64,7 @@ def _operands(rng: random.Random, asked: CalculatorProblem) -> list[Message]:
 
 def _copy(rng: random.Random, asked: CalculatorProblem) -> list[Message]:
     """Calls the tool well, and then does not answer with the bare result."""
-    result = str(asked.answer)
-    answer = rng.choice([_number(rng), f"The answer is {result}.", f"{asked.expression}={result}"])
+    answer = rng.choice([_number(rng), f"The answer is {asked.answer}.", f"{asked.expression}={asked.answer}"])
     return [*_called(asked.expression), assistant(answer)]
 
 
@@ -98,16 +87,15 @@ def _rejected(rng: random.Random, asked: CalculatorProblem) -> list[Message]:
     """A call that the environment answers with an error; then a second try, or a guess."""
     name = rng.choice(["calc", "expr", "math"])
     good = tool_call(asked.expression)
-    rejected = rng.choice(
+    rejected, error = rng.choice(
         [
-            good.replace("calculate", name),
-            good.replace('"expression"', f'"{name}"'),
-            tool_call(asked.expression + rng.choice("=?/")),
+            (good.replace("calculate", name), f"unknown tool {name!r}"),
+            (good.replace('"expression"', f'"{name}"'), f"missing argument 'expression'; unknown argument {name!r}"),
+            (tool_call(asked.expression + rng.choice("=?/")), "only digits, + - * and brackets are allowed"),
         ]
     )
-    error = Message(role="tool", content=rng.choice(_ERRORS).format(name=name))
     rest = _correct(rng, asked) if rng.random() < 0.3 else _guess(rng, asked)
-    return [assistant(rejected), error, *rest]
+    return [assistant(rejected), tool(f"Error: {error}", tool_call_id="call"), *rest]
 
 
 def _called(expression: str) -> list[Message]:
