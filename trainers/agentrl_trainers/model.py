@@ -16,13 +16,33 @@ from agentrl_trainers.logprobs import chunked_logprobs
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
+class LogprobHead(torch.nn.Module):
+    """The output head, from hidden states to logprobs, however many chunks that takes.
+
+    It holds the head's parameters itself, so that ZeRO-3 gathers them once a pass: ranks with different numbers of
+    trained tokens have different numbers of chunks, and a gather in each would wait for one that never comes.
+    """
+
+    def __init__(self, head: torch.nn.Linear, chunk: int) -> None:
+        super().__init__()
+        self.weight, self.bias, self.chunk = head.weight, head.bias, chunk
+
+    def forward(
+        self, hidden_NH: torch.Tensor, targets_N: torch.Tensor, temperature_N: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        def logits_of(hidden: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.linear(hidden, self.weight, self.bias)
+
+        return chunked_logprobs(logits_of, hidden_NH, targets_N, temperature_N, chunk=self.chunk)
+
+
 class PolicyModel(torch.nn.Module):
     """A causal language model, `lm`, behind `forward(tokens, which of them) -> logprobs`."""
 
     def __init__(self, lm: PreTrainedModel, *, logit_chunk: int) -> None:
         super().__init__()
         self.lm = lm
-        self.logit_chunk = logit_chunk
+        self.head = LogprobHead(lm.get_output_embeddings(), logit_chunk)
 
     def forward(
         self,
@@ -37,8 +57,7 @@ class PolicyModel(torch.nn.Module):
         packed = {} if segment_lengths is None else {"segment_lengths": segment_lengths}
         body = self.lm.base_model(input_ids=input_ids, position_ids=position_ids, use_cache=False, **packed)
         hidden_NH = body.last_hidden_state.flatten(0, 1).index_select(0, predictors_N)
-        head = self.lm.get_output_embeddings()
-        return chunked_logprobs(head, hidden_NH, targets_N, temperature_N, chunk=self.logit_chunk)
+        return self.head(hidden_NH, targets_N, temperature_N)
 
 
 def load_policy(
