@@ -55,8 +55,8 @@ class EngineTimeouts(BaseModel):
     drain_s: PositiveFloat = 900.0
     """For the requests in flight to finish before a swap in `drain` mode."""
 
-    swap_s: PositiveFloat = 300.0
-    """For each other call of a weight swap."""
+    swap_s: PositiveFloat = 60.0
+    """For each other call of a weight swap. All engines stay paused while one of them hangs in it."""
 
 
 class EngineConfig(BaseModel):

@@ -43,16 +43,19 @@ class EngineSwap:
         await self.control.update_weights(group)
 
     async def finish(self) -> None:
-        """Resumes only an engine that says itself that it has the version."""
+        """Only an engine that says itself that it has the version is resumed."""
         await self.control.finish_weight_update(self.version)
         served = await self.control.version()
         if served != self.version:
             raise SwapError(f"engine {self.control.engine_id} serves version {served} after the swap to {self.version}")
 
-    async def resume(self) -> None:
-        await self.control.resume()
-
-    def commit(self, digest: str) -> None:
+    async def commit(self, digest: str) -> None:
+        """Finishes and resumes at this engine's own pace."""
+        await self.attempt("finish", self.finish())
+        if self.error is None:
+            await self.attempt("resume", self.control.resume())
+        if self.error is not None:
+            return
         self.record = SwapRecord(
             engine_id=self.control.engine_id,
             version=self.version,
@@ -62,11 +65,11 @@ class EngineSwap:
             digest=digest,
         )
 
-    async def attempt(self, part: Part, step: Callable[[], Awaitable[None]]) -> None:
+    async def attempt(self, part: Part, step: Awaitable[None]) -> None:
         """Runs one step; a failure is kept as this engine's error and the update is closed on its side."""
         started = time.perf_counter()
         try:
-            await step()
+            await step
         except EngineError as error:
             await self.fail(f"failed to {part}: {error}")
         except BaseException as error:  # cancelled: there is no time left to ask the engine anything
@@ -110,7 +113,7 @@ class WeightSwap:
     def seconds(self) -> dict[str, float]:
         """Of the slowest engine, for each part: pause, load, finish, resume."""
         return {
-            part: max(engine.seconds.get(part, 0.0) for engine in self._engines)
+            part: max((engine.seconds.get(part, 0.0) for engine in self._engines), default=0.0)
             for part in ("pause", "load", "finish", "resume")
         }
 
@@ -122,26 +125,33 @@ class WeightSwap:
         await self._each("load", lambda engine: engine.load(group))
 
     async def __aenter__(self) -> Self:
-        await self._each("pause", EngineSwap.pause)
+        try:
+            await self._each("pause", EngineSwap.pause)
+        except BaseException as error:
+            await self._fail_all(error)
+            raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None:
-            await asyncio.gather(*(engine.fail(f"the sender failed: {error!r}") for engine in self._going()))
+            await self._fail_all(error)
             return
-        await self._each("finish", EngineSwap.finish)
-        await self._each("resume", EngineSwap.resume)
-        for engine in self._going():
-            engine.commit(self._digest.hexdigest())
+        await asyncio.gather(*(engine.commit(self._digest.hexdigest()) for engine in self._going()))
+        self._raise_without_engines()
+
+    async def _fail_all(self, error: BaseException) -> None:
+        await asyncio.gather(*(engine.fail(f"the sender failed: {error!r}") for engine in self._going()))
 
     def _going(self) -> list[EngineSwap]:
         return [engine for engine in self._engines if engine.error is None]
 
     async def _each(self, part: Part, step: Callable[[EngineSwap], Awaitable[None]]) -> None:
-        going = self._going()
-        await asyncio.gather(*(engine.attempt(part, lambda engine=engine: step(engine)) for engine in going))  # type: ignore[misc]
+        await asyncio.gather(*(engine.attempt(part, step(engine)) for engine in self._going()))
+        self._raise_without_engines()
+
+    def _raise_without_engines(self) -> None:
         if not self._going():
             reasons = "; ".join(str(error) for error in self.failures.values()) or "there is no engine"
             raise SwapError(f"no engine took version {self.version}: {reasons}")
