@@ -96,7 +96,8 @@ class EngineControl:
         body: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
         if self._http is None:
-            self._http = aiohttp.ClientSession()
+            # A connection for each call: uvicorn closes one after a 500 unannounced, and the next call would fail.
+            self._http = aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True))
         timeout = aiohttp.ClientTimeout(total=limit_s, sock_connect=self._timeouts.connect_s)
         try:
             async with self._http.request(

@@ -268,3 +268,22 @@ async def test_control_calls_quote_what_the_engine_said() -> None:
         assert not await control.healthy()
         with pytest.raises(EngineUnavailable, match="engine a/weight_info cannot be reached"):
             await control.version()
+
+
+async def test_a_call_after_a_refusal_takes_a_new_connection() -> None:
+    """As uvicorn does after an exception in the application, this server answers once on each connection."""
+    answered: list[bytes] = []
+
+    async def answer_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        answered.append((await reader.readuntil(b"\r\n\r\n")).split(b" ")[1])
+        writer.write(b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 4\r\n\r\nbusy")
+        await reader.read(1)  # a second request, or the client's end
+        writer.close()
+
+    server = await asyncio.start_server(answer_once, "127.0.0.1", 0)
+    control = EngineControl(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", engine_id="a")
+    with pytest.raises(SwapError, match="answered 500: busy"):
+        await control.start_weight_update()
+    assert answered == [b"/start_weight_update", b"/update_weights", b"/start_weight_update"]
+    await control.close()
+    server.close()

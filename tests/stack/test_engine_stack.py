@@ -82,11 +82,14 @@ class InFlight:
                 self._progress.notify_all()
 
     async def further(self) -> None:
-        """Until every generation has more tokens than now."""
+        """Until every generation has more tokens than now. Fails when one ends before."""
         before = [len(sample.token_ids) for sample in self.samples]
         async with asyncio.timeout(60), self._progress:
             await self._progress.wait_for(
-                lambda: all(len(s.token_ids) > n for s, n in zip(self.samples, before, strict=True))
+                lambda: (
+                    any(s.finish_reason for s in self.samples)
+                    or all(len(s.token_ids) > n for s, n in zip(self.samples, before, strict=True))
+                )
             )
         assert all(sample.finish_reason is None for sample in self.samples), "too short for what the test wants"
 
@@ -201,12 +204,12 @@ async def test_recompute_gives_requests_in_flight_the_new_weights_whole(
     """Before the boundary the old weights' logprobs, after it the new ones', as if the prefix had been theirs."""
     old, new = vllm_engine.initial(), changed(vllm_engine.initial(), seed=7)
     first = vllm_engine.version
-    flight = in_flight(4, 160)
+    flight = in_flight(4, 600)
     await flight.further()
     await vllm_engine.swap(new, "recompute")
     for sample in await flight.finished():
         cut = sample.versions[0].end
-        assert sample.versions == [VersionSpan(first, 0, cut), VersionSpan(first + 1, cut, 160)]
+        assert sample.versions == [VersionSpan(first, 0, cut), VersionSpan(first + 1, cut, 600)]
         assert worst_error(sample.logprobs[:cut], vllm_engine.expected_logprobs(old, sample, 1.0)[:cut]) < TOLERANCE
         assert worst_error(sample.logprobs[cut:], vllm_engine.expected_logprobs(new, sample, 1.0)[cut:]) < TOLERANCE
 
@@ -215,11 +218,11 @@ async def test_drain_lets_requests_in_flight_finish_under_their_weights(
     vllm_engine: VllmEngine, in_flight: Callable[[int, int], InFlight], restored: None
 ) -> None:
     old, first = vllm_engine.initial(), vllm_engine.version
-    flight = in_flight(4, 100)
+    flight = in_flight(4, 600)
     await flight.further()
     await vllm_engine.swap(changed(old, seed=8), "drain")
     for sample in await flight.finished():
-        assert sample.versions == [VersionSpan(first, 0, 100)]
+        assert sample.versions == [VersionSpan(first, 0, 600)]
         assert worst_error(sample.logprobs, vllm_engine.expected_logprobs(old, sample, 1.0)) < TOLERANCE
 
 
@@ -228,13 +231,13 @@ async def test_sixteen_requests_live_through_three_swaps_without_a_gap_or_a_repe
 ) -> None:
     """Case 60. The weights stay the same, so a token lost or doubled at a join would spoil all logprobs after it."""
     weights, first = vllm_engine.initial(), vllm_engine.version
-    flight = in_flight(16, 240)
+    flight = in_flight(16, 800)
     for _ in range(3):
         await flight.further()
         await vllm_engine.swap(weights, "keep")
     samples = await flight.finished()
     assert [sample.finish_reason for sample in samples] == ["length"] * 16
-    assert [len(sample.token_ids) for sample in samples] == [240] * 16
+    assert [len(sample.token_ids) for sample in samples] == [800] * 16
     for sample in samples:
         assert [span.version for span in sample.versions] == [first, first + 1, first + 2, first + 3]
         assert worst_error(sample.logprobs, vllm_engine.expected_logprobs(weights, sample, 1.0)) < TOLERANCE
