@@ -11,8 +11,8 @@ from agentrl.audit.identity import IDENTITY
 from agentrl.audit.logprobs import LOGPROBS
 from agentrl.audit.once import ONCE
 from agentrl.audit.report import CheckResult, Report
-from agentrl.audit.run_directory import RunDirectory
 from agentrl.audit.staleness import STALENESS
+from agentrl.audit.stored_run import StoredRun
 from agentrl.audit.swap_log import SwapLog, swap_log_check
 from agentrl.audit.trained_once import GROUPS, SETTLEMENTS
 from agentrl.audit.versions import VERSIONS
@@ -41,7 +41,7 @@ class AuditOptions:
 class Audit:
     """One audit of one run."""
 
-    run: RunDirectory
+    run: StoredRun
     store: TrajectoryStore
     options: AuditOptions = field(default_factory=AuditOptions)
 

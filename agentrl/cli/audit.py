@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from agentrl import plugins
-from agentrl.audit.run_directory import RunDirectory
+from agentrl.audit.stored_run import StoredRun
 from agentrl.audit.runner import Audit, AuditOptions
 from agentrl.store.sql import SqlStore
 
@@ -33,7 +33,7 @@ def audit(
 
     Example: `agentrl audit runs/demo`
     """
-    directory = RunDirectory.open(run)
+    directory = StoredRun.open(run)
     store = SqlStore(directory.store_url, create=False)
     options = AuditOptions(
         complete=complete,

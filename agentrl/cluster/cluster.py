@@ -14,10 +14,10 @@ from agentrl.cluster.actors import EngineActor, GatewayActor, RolloutActor, Trai
 from agentrl.cluster.fleet import EngineFleet
 from agentrl.cluster.handles import RayRollouts, RayTrainer, remote
 from agentrl.cluster.ray_session import actor_class
-from agentrl.cluster.rundir import RunDirectory
 from agentrl.config import RunConfig
 from agentrl.engine.control import EngineControl
 from agentrl.errors import RunError
+from agentrl.rundir import RunDirectory
 from agentrl.store.base import TrajectoryStore
 from agentrl.types import SwapRecord
 

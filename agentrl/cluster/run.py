@@ -18,9 +18,9 @@ from agentrl import plugins
 from agentrl.assets import resolve_model
 from agentrl.cluster.cluster import RunCluster, first
 from agentrl.cluster.logs import log_to
+from agentrl.cluster.prepare import prepare
 from agentrl.cluster.processes import descendants, end, processes_of, tag_this_process
 from agentrl.cluster.ray_session import start_ray, stop_ray
-from agentrl.cluster.rundir import RunDirectory
 from agentrl.config import RunConfig
 from agentrl.engine.launch import listening_socket
 from agentrl.env import registry
@@ -31,6 +31,7 @@ from agentrl.observe.recorder import Recorder, Sink
 from agentrl.observe.summary import print_summary, write_summary
 from agentrl.reward.scorer import Scorer
 from agentrl.rollout.worker import probe
+from agentrl.rundir import RunDirectory
 from agentrl.store.base import TrajectoryStore
 from agentrl.store.sql import SqlStore
 from agentrl.train.evaluate import Evaluator
@@ -51,7 +52,7 @@ def run_training(config: RunConfig, console: Console, *, overwrite: bool = False
     """
     model, eval_tasks = check(config)
     directory = RunDirectory(config.directory)
-    directory.create(config, overwrite=overwrite)
+    prepare(directory, config, overwrite=overwrite)
     log_to(directory.driver_log)
     display = display_for(console, steps=config.loop.steps, name=config.name)
     sinks: list[Sink] = [JsonLines(directory.metrics), display]
@@ -130,7 +131,7 @@ async def _train(
     recorder: Recorder,
     display: LineDisplay | LiveDisplay,
 ) -> None:
-    store_url = config.store_url or f"sqlite:///{directory.store.resolve()}"
+    store_url = config.store_url or directory.store_url
     store = SqlStore(store_url)
     cluster = RunCluster(
         config,
@@ -141,7 +142,7 @@ async def _train(
         store_url=store_url,
         say=display.say,
     )
-    stop_on_sigterm()
+    stop_on_signals()
     try:
         async with cluster:
             scorer = GroupScorer(config.reward, store)
@@ -194,11 +195,22 @@ def build_loop(
     )
 
 
-def stop_on_sigterm() -> None:
-    """SIGTERM ends the run as Ctrl-C does."""
+def stop_on_signals() -> None:
+    """The first SIGINT or SIGTERM ends the run in order; a second one ends it at once."""
     current = asyncio.current_task()
     assert current is not None
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, current.cancel)
+    signals: list[int] = []
+
+    def heard(number: int) -> None:
+        signals.append(number)
+        if len(signals) == 1:
+            current.cancel()
+        else:
+            end(descendants(), grace_s=0.0)
+            os._exit(128 + number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, heard, number)
 
 
 @contextlib.contextmanager

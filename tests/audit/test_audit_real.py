@@ -21,7 +21,7 @@ from agentrl.audit.finding import Subject
 from agentrl.audit.identity import IDENTITY
 from agentrl.audit.logprobs import LOGPROBS
 from agentrl.audit.once import ONCE
-from agentrl.audit.run_directory import RunDirectory
+from agentrl.audit.stored_run import StoredRun
 from agentrl.audit.versions import VERSIONS
 from agentrl.cli.audit import audit
 from agentrl.gateway.graph import build_rows, count_dropped
@@ -110,6 +110,6 @@ def test_logprobs_before_temperature_are_caught(audit_with_weights: Callable) ->
 def test_version_0_is_the_model_that_the_run_names(tmp_path: Path) -> None:
     path = a_run(tmp_path / "run")
     (path / "config.json").write_text('{"model": "agentrl:tiny"}')
-    assert RunDirectory.open(path).weights == {0: POLICY.resolve()}
+    assert StoredRun.open(path).weights == {0: POLICY.resolve()}
     (path / "config.json").write_text('{"model": "not/on/this/machine"}')
-    assert RunDirectory.open(path).weights == {}
+    assert StoredRun.open(path).weights == {}

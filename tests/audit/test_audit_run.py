@@ -14,7 +14,7 @@ from trajectories import TrajectoryBuilder, boot, task, two_turns
 from typer.testing import CliRunner
 
 from agentrl.audit.report import Report
-from agentrl.audit.run_directory import RunDirectory
+from agentrl.audit.stored_run import StoredRun
 from agentrl.audit.runner import Audit, AuditOptions
 from agentrl.cli.audit import audit as audit_command
 from agentrl.errors import ConfigError
@@ -24,7 +24,7 @@ from agentrl.types import SwapRecord
 
 
 def audit(path: Path, **options: object) -> Report:
-    directory = RunDirectory.open(path)
+    directory = StoredRun.open(path)
     store = SqlStore(directory.store_url, create=False)
     try:
         return Audit(directory, store, AuditOptions(**options)).execute()  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from runs import a_run
 from trajectories import TrajectoryBuilder, boot
 
 from agentrl.audit.report import CheckResult
-from agentrl.audit.run_directory import RunDirectory
+from agentrl.audit.stored_run import StoredRun
 from agentrl.audit.runner import Audit, AuditOptions
 from agentrl.errors import AuditError
 from agentrl.store.sql import SqlStore
@@ -55,7 +55,7 @@ def weights(
     store = SqlStore.at(path / "trajectories.db")
     try:
         options["logprob_check"] = lambda: check
-        report = Audit(RunDirectory.open(path), store, AuditOptions(**options)).execute()  # type: ignore[arg-type]
+        report = Audit(StoredRun.open(path), store, AuditOptions(**options)).execute()  # type: ignore[arg-type]
     finally:
         store.close()
     return next(result for result in report.results if result.name == "weights")
@@ -151,6 +151,6 @@ def test_without_weights_the_check_is_not_even_loaded(tmp_path: Path) -> None:
         raise AssertionError("loaded without weights to check")
 
     store = SqlStore.at(path / "trajectories.db")
-    report = Audit(RunDirectory.open(path), store, AuditOptions(logprob_check=load)).execute()
+    report = Audit(StoredRun.open(path), store, AuditOptions(logprob_check=load)).execute()
     store.close()
     assert report.results[-1].notes == ["no exported weights in checkpoints/, and the initial model is not here"]

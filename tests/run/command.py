@@ -10,7 +10,6 @@ from pathlib import Path
 
 import psutil
 
-
 ROOT = Path(__file__).parents[2]
 MARK = "AGENTRL_TEST_RUN"
 
@@ -68,6 +67,3 @@ def agentrl(*arguments: str, cwd: Path, timeout: float = 120, **env: str) -> tup
     command = Command(*arguments, cwd=cwd, **env)
     status = command.wait(timeout)
     return status, command.output
-
-
-

@@ -11,10 +11,11 @@ import msgspec
 
 from agentrl.assets import resolve_model
 from agentrl.errors import ConfigError
+from agentrl.rundir import RunDirectory
 
 
 @dataclass(frozen=True)
-class RunDirectory:
+class StoredRun:
     """`runs/<name>/` as it lies on disk."""
 
     path: Path
@@ -24,14 +25,14 @@ class RunDirectory:
     ended: bool  # by itself; not interrupted, failed or still going on
 
     @classmethod
-    def open(cls, path: Path) -> RunDirectory:
+    def open(cls, path: Path) -> StoredRun:
         """Raises ConfigError when this is no run directory."""
         if not path.is_dir():
             raise ConfigError(f"{path} is not a directory; give the directory of a run, runs/demo for one")
-        config, summary = _read(path / "config.json"), _read(path / "summary.json")
-        database = path / "trajectories.db"
+        directory = RunDirectory(path)
+        config, summary = _read(directory.config), _read(directory.summary)
         url = config.get("store_url")
-        if not database.is_file() and not isinstance(url, str):
+        if not directory.store.is_file() and not isinstance(url, str):
             raise ConfigError(
                 f"{path} is not a run directory: it has no trajectories.db, and no config.json that names a store_url"
             )
@@ -39,8 +40,8 @@ class RunDirectory:
         max_lag = staleness.get("max_lag") if isinstance(staleness, dict) else None
         return cls(
             path=path,
-            store_url=url if isinstance(url, str) else f"sqlite:///{database}",
-            weights=_initial(config.get("model")) | _checkpoints(path / "checkpoints"),
+            store_url=url if isinstance(url, str) else directory.store_url,
+            weights=_initial(config.get("model")) | _checkpoints(directory.checkpoints),
             max_lag=max_lag if isinstance(max_lag, int) else None,
             ended=summary.get("ended") == "done",
         )
