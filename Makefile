@@ -25,7 +25,7 @@ $(READY): requirements/cpu.lock pyproject.toml
 	touch $@
 
 demo: $(READY)
-	$(BIN)/agentrl train examples/01_calculator/run.toml --seed $(SEED)
+	$(BIN)/agentrl train examples/01_calculator/run.toml --seed $(SEED) --overwrite
 	$(BIN)/agentrl audit runs/demo
 
 test: $(READY)
