@@ -15,7 +15,8 @@ from agentrl_trainers.schedule import learning_rate
 
 def test_config_and_advantages_import_without_torch() -> None:
     code = (
-        "import sys, agentrl_trainers.config, agentrl_trainers.schedule, agentrl_trainers.algorithms.grpo as _;"
+        "import sys, agentrl_trainers.config, agentrl_trainers.schedule, agentrl_trainers.algorithms.grpo;"
+        "import agentrl_trainers.metrics, agentrl_trainers.weight_groups, agentrl_trainers.packing;"
         "sys.exit(','.join({'torch', 'ray', 'vllm', 'deepspeed', 'transformers'} & sys.modules.keys()) or 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

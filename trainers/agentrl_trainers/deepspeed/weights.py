@@ -35,7 +35,7 @@ class WeightSource:
         self._zero, self._source = zero, Path(model_path)
         self._tensors = dict(lm.named_parameters())  # remove_duplicate drops the second name of a tied tensor
         tied = {name for name, _ in lm.named_parameters(remove_duplicate=False)} - self._tensors.keys()
-        _same_names(self._tensors.keys(), tied, self._source)
+        check_names(self._tensors.keys(), tied, self._source)
         sizes = {name: _full_bytes(tensor) for name, tensor in self._tensors.items()}
         self.groups: list[TensorGroup] = weight_groups(sizes, min_bytes=min_bytes)
 
@@ -104,14 +104,18 @@ def _full_bytes(tensor: torch.nn.Parameter) -> int:
     return int(getattr(tensor, "ds_numel", tensor.numel())) * tensor.element_size()
 
 
-def _same_names(ours: Set[str], tied: set[str], source: Path) -> None:
+def check_names(ours: Set[str], tied: Set[str], source: Path) -> None:
+    """Raise TrainerError unless `ours`, with or without `tied`, are the tensor names of the safetensors in `source`."""
     theirs: set[str] = set()
     for file in source.glob("*.safetensors"):
         with safe_open(file, "pt") as opened:
             theirs |= set(opened.keys())
     if theirs - tied != ours:
         odd = sorted((theirs - tied) ^ ours)[:4]
-        raise TrainerError(f"{source} spells its tensors differently from the loaded model, first: {', '.join(odd)}")
+        raise TrainerError(
+            f"{source} spells its tensors differently from the loaded model, first: {', '.join(odd)}; "
+            "re-save it with transformers' save_pretrained as safetensors"
+        )
 
 
 def _shards(groups: Sequence[TensorGroup]) -> list[list[TensorGroup]]:
