@@ -32,7 +32,7 @@ MANAGED_FLAGS = frozenset(
 class EngineTimeouts(BaseModel):
     """How long to wait for an engine, in seconds. Every wait has one."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     startup_s: PositiveFloat = 300.0
     """From starting the process to its first good health check."""
@@ -62,7 +62,7 @@ class EngineTimeouts(BaseModel):
 class EngineConfig(BaseModel):
     """The engines of a run: started here (`replicas`), or already running (`urls`)."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     replicas: PositiveInt = 1
     """vLLM servers to start. Not used when `urls` is given."""

@@ -6,7 +6,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class GatewayConfig(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    """The gateway: where it listens, what waits, and for how long."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     host: str = "127.0.0.1"
     """Where to listen. Keys travel in clear text: put TLS in front of anything but loopback."""
@@ -25,7 +27,9 @@ class GatewayConfig(BaseModel):
     max_waiting: int = Field(default=4096, gt=0)
     """Calls that may wait for an engine; the next one gets 429."""
     max_in_flight_per_engine: int = Field(default=1024, gt=0)
+    """Calls that one engine is given at a time."""
     health_every_s: float = Field(default=1.0, gt=0)
+    """Seconds between two health checks of an engine."""
     max_sessions: int = Field(default=20_000, gt=0)
     """Sessions held in memory. At the cap the longest saved one makes room; with none saved, opening one gets 429."""
     session_idle_s: float = Field(default=3600.0, gt=0)

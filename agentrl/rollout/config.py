@@ -25,7 +25,7 @@ class RolloutConfig(BaseModel):
     """Assistant messages of an episode."""
 
     max_tokens: int | None = Field(default=512, ge=1)
-    """Sampled tokens of one assistant message; leave it to the engine's context with `null`."""
+    """Sampled tokens of one assistant message; the engine's context bounds them in any case."""
 
     max_episode_tokens: int | None = Field(default=None, ge=1)
     """Sampled tokens of a whole episode."""

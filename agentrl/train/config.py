@@ -14,7 +14,7 @@ class Section(BaseModel):
 
 
 class LoopConfig(Section):
-    """`[loop]`: the size of a step and of the run."""
+    """The size of a step and of the run."""
 
     steps: int = Field(default=40, ge=1)
     """Optimizer steps; step k produces weights version k."""
@@ -33,7 +33,7 @@ class LoopConfig(Section):
 
 
 class StalenessConfig(Section):
-    """`[staleness]`: invariant 8."""
+    """How old a trained token may be (invariant 8)."""
 
     max_lag: int = Field(default=1, ge=0)
     """K: no token sampled more than K versions before the version being trained gets gradient. 0 is synchronous."""
@@ -43,7 +43,7 @@ class StalenessConfig(Section):
 
 
 class AlgorithmConfig(Section):
-    """`[algorithm]`: from rewards to advantages. The policy loss is the trainer's (`[trainer]`)."""
+    """From rewards to advantages. The policy loss is the trainer's (`[trainer]`)."""
 
     advantage: str = "grpo"
     """Advantage estimator: a name of entry-point group `agentrl.advantages`, or `module:function`."""
@@ -53,7 +53,7 @@ class AlgorithmConfig(Section):
 
 
 class EvaluationConfig(Section):
-    """`[evaluation]`: held-out tasks, through the same gateway, one weight version per evaluation."""
+    """Held-out tasks, through the same gateway, one weight version per evaluation."""
 
     tasks: int = Field(default=256, ge=0)
     """Held-out tasks per evaluation; 0 turns it off."""
@@ -72,21 +72,21 @@ class EvaluationConfig(Section):
 
 
 class CheckpointConfig(Section):
-    """`[checkpoint]`: Hugging Face exports under `checkpoints/v<version>`."""
+    """Hugging Face exports under `checkpoints/v<version>`."""
 
     every: int | None = Field(default=None, ge=1)
     """Export each so many steps; the last version is always exported."""
 
 
 class TensorBoardConfig(Section):
-    """`[tensorboard]`"""
+    """Event files for TensorBoard."""
 
     enabled: bool = True
     """Write event files under `tensorboard/` of the run directory."""
 
 
 class TaskMix(Section):
-    """`[environment]`: where tasks come from."""
+    """Where tasks come from."""
 
     id: str
     """A gymnasium id (`agentrl/Calculator-v0`), `module:Class`, or `path/to/file.py:Class`."""

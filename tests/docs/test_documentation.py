@@ -85,3 +85,10 @@ def test_no_file_names_a_package_registry_or_a_path_of_one_machine():
     tracked = [path for pattern in ("*.md", "*.py", "*.toml", "*.lock", "Makefile") for path in ROOT.rglob(pattern)]
     ours = [path for path in tracked if ".venv" not in path.parts and "runs" not in path.parts]
     assert [str(path) for path in ours if re.search(hosts, path.read_text(errors="replace"))] == []
+
+
+def test_the_configuration_reference_says_what_the_models_say():
+    """After changing a model, run tools/config_reference.py."""
+    from config_reference import PAGE, page
+
+    assert PAGE.read_text() == page()
