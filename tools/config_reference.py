@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from agentrl_trainers.config import TrainerConfig
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from agentrl.config import RunConfig
+from agentrl_trainers.config import TrainerConfig
 
 PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
 
