@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from uvicorn.loops.auto import auto_loop_factory
 
 from agentrl.engine.client import HttpEngineClient
 from agentrl.errors import ConfigError
@@ -51,7 +52,8 @@ def serve(
     sink = SqlStore(store) if store else None
     server = GatewayServer(config, renderer=renderer, engine_factory=HttpEngineClient, admin_key=given, sink=sink)
     try:
-        asyncio.run(_serve(server, console, shown_key=None if given else server.admin_key))
+        with asyncio.Runner(loop_factory=auto_loop_factory()) as runner:  # uvloop where it is installed
+            runner.run(_serve(server, console, shown_key=None if given else server.admin_key))
     finally:
         if sink is not None:
             sink.close()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,6 +23,7 @@ from agentrl.messages import Message
 
 Messages = Sequence[Mapping[str, Any]]
 Tools = Sequence[Mapping[str, Any]] | None
+CACHED_TEXTS = 512
 
 
 class RenderError(AgentRLError):
@@ -39,6 +41,8 @@ class Renderer:
         self._backend: Tokenizer = tokenizer.backend_tokenizer
         self.controls = ControlTokens(self._backend, set(tokenizer.all_special_ids))
         self._detokenizer = Detokenizer(self._backend)
+        # The episodes of a group begin with the same text; encoding it is most of the work of a first turn.
+        self._ids_of = lru_cache(CACHED_TEXTS)(self._encode_text)
         self._closing = self._find_closing()
         closing_ids = self._backend.encode(self._closing, add_special_tokens=False).ids
         self.end_ids = {number for number in closing_ids[:1] if number in self.controls.special}
@@ -125,10 +129,13 @@ class Renderer:
             raise RenderError(f"the chat template refused the messages: {error}") from error
         return str(text)
 
+    def _encode_text(self, text: str) -> tuple[int, ...]:
+        return tuple(self._backend.encode(text, add_special_tokens=False).ids)
+
     def _encode(self, text: str, disguise: Disguise) -> list[int]:
-        encoding = self._backend.encode(text, add_special_tokens=False)
         if not disguise.used_in(text):
-            return list(encoding.ids)
+            return list(self._ids_of(text))
+        encoding = self._backend.encode(text, add_special_tokens=False)
         ids: list[int] = []
         token_at, char_at = 0, 0
         ends = [

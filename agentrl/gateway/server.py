@@ -59,6 +59,8 @@ class GatewayServer:
                 self._app,
                 log_config=None,
                 access_log=False,
+                proxy_headers=False,
+                server_header=False,
                 lifespan="off",
                 ws="none",
                 backlog=BACKLOG,
@@ -112,7 +114,8 @@ class _Server(uvicorn.Server):
 
 def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    # asyncio turns off Nagle's algorithm only where the protocol is spelt out; with it, an answer may wait 40 ms.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))

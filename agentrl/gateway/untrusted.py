@@ -16,6 +16,8 @@ from tokenizers import Tokenizer
 
 from agentrl.errors import ConfigError
 
+DISGUISE = re.compile(r"(zq[0-9a-f]{16}x)(\d+)e")
+
 
 class ControlTokens:
     """The added tokens of one tokenizer, and how to encode text in which none of them may be matched.
@@ -65,8 +67,7 @@ class Disguise:
 
     def __init__(self, controls: ControlTokens) -> None:
         self._controls = controls
-        self._nonce = f"zq{secrets.token_hex(8)}x"
-        self._pattern = re.compile(self._nonce + r"(\d+)e")
+        self._nonce = f"zq{secrets.token_hex(8)}x"  # of letters and digits, which templates and JSON leave as they are
         self._hidden: list[str] = []
 
     def mark(self) -> str:
@@ -95,7 +96,7 @@ class Disguise:
         return bool(self._hidden) and self._nonce in text
 
     def reveal(self, text: str) -> str:
-        return self._pattern.sub(lambda match: self._hidden[int(match[1])], text)
+        return DISGUISE.sub(lambda match: self._hidden[int(match[2])] if match[1] == self._nonce else match[0], text)
 
 
 def _pattern(contents: list[str]) -> re.Pattern[str]:
