@@ -49,6 +49,12 @@ async def publish(fleet: EngineFleet, directory: Path, version: int) -> list[str
     return [record.engine_id for record in swap.records]
 
 
+async def publish_half(fleet: EngineFleet, directory: Path) -> None:
+    async with fleet.swap(1) as swap:
+        await swap.load(weight_group(directory, 1))
+        raise ZeroDivisionError
+
+
 def routable(server: GatewayServer) -> dict[str, bool]:
     table = server.gateway.table
     return {
@@ -93,9 +99,7 @@ async def test_a_swap_that_no_engine_took_fails_and_raises_no_version(tmp_path: 
 async def test_a_trainer_that_fails_inside_a_swap_leaves_no_engine_serving_half_of_it(tmp_path: Path):
     async with ScriptedEngine(answer) as one, fleet_of(one) as (fleet, server):
         with pytest.raises(ZeroDivisionError):
-            async with fleet.swap(1) as swap:
-                await swap.load(weight_group(tmp_path, 1))
-                raise ZeroDivisionError
+            await publish_half(fleet, tmp_path)
         assert routable(server) == {"engine-0": False}
 
 
