@@ -159,6 +159,7 @@ class EngineStatus(Struct, kw_only=True):
     url: str
     healthy: bool
     version: int | None  # None until the engine said it
+    routable: bool = False  # healthy, not held back, and not behind the current version
     in_flight: int = 0
     last_error: str | None = None
 

@@ -131,18 +131,18 @@ def _add_reward_route(app: FastAPI, gateway: Gateway) -> None:
 def _add_engine_routes(router: APIRouter, gateway: Gateway) -> None:
     @router.get("/engines")
     async def engines() -> dict[str, Any]:
-        table = [msgspec.to_builtins(engine.status()) for engine in gateway.table]
+        table = [msgspec.to_builtins(gateway.table.status(engine)) for engine in gateway.table]
         return {"current_version": gateway.table.current_version, "engines": table}
 
     @router.post("/engines", status_code=201)
     async def add_engine(body: AddEngine) -> dict[str, Any]:
         engine = await gateway.pool.add(body.url, body.id, body.version)
-        return dict(msgspec.to_builtins(engine.status()))
+        return dict(msgspec.to_builtins(gateway.table.status(engine)))
 
     @router.put("/engines/{engine_id}")
     async def tell_engine(engine_id: str, body: TellEngine) -> dict[str, Any]:
         engine = gateway.pool.tell(engine_id, version=body.version, routable=body.routable)
-        return dict(msgspec.to_builtins(engine.status()))
+        return dict(msgspec.to_builtins(gateway.table.status(engine)))
 
     @router.delete("/engines/{engine_id}", status_code=204)
     async def remove_engine(engine_id: str) -> Response:

@@ -31,16 +31,6 @@ class EngineState:
     last_error: str | None = None
     revision: int = field(default=0, repr=False)  # raised by every change the admin makes
 
-    def status(self) -> EngineStatus:
-        return EngineStatus(
-            id=self.id,
-            url=self.url,
-            healthy=self.healthy,
-            version=self.version,
-            in_flight=self.in_flight,
-            last_error=self.last_error,
-        )
-
 
 class RoutingTable:
     """`max_in_flight` is per engine. A session stays with its engine while that can serve, for its prefix cache."""
@@ -72,6 +62,17 @@ class RoutingTable:
             known = ", ".join(self._engines) or "none"
             raise Refusal(404, "engine_not_found", f"there is no engine {engine_id!r}; known: {known}", param="id")
         return engine
+
+    def status(self, engine: EngineState) -> EngineStatus:
+        return EngineStatus(
+            id=engine.id,
+            url=engine.url,
+            healthy=engine.healthy,
+            version=engine.version,
+            routable=self._up_to_date(engine),
+            in_flight=engine.in_flight,
+            last_error=engine.last_error,
+        )
 
     def remove(self, engine_id: str) -> EngineState:
         engine = self.get(engine_id)

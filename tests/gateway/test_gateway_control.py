@@ -130,6 +130,7 @@ async def test_engines_come_and_go_while_it_runs() -> None:
             "url": first,
             "healthy": True,
             "version": 0,
+            "routable": True,
             "in_flight": 0,
             "last_error": None,
         }
@@ -142,7 +143,8 @@ async def test_engines_come_and_go_while_it_runs() -> None:
 
 async def test_an_engine_that_is_held_back_gets_no_call() -> None:
     async with serving(always([*ids("one"), END]), always([*ids("two"), END])) as served:
-        await served.http.put("/engines/engine-0", json={"routable": False})
+        told = await served.http.put("/engines/engine-0", json={"routable": False})
+        assert (told.json()["healthy"], told.json()["routable"]) == (True, False)
         answers = [await (await served.open()).chat([user("q")]) for _ in range(3)]
         assert [answer["choices"][0]["message"]["content"] for answer in answers] == ["two"] * 3
 
