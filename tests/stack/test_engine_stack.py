@@ -10,10 +10,12 @@ from typing import Any
 import aiohttp
 import pytest
 import torch
+from msgspec import structs
 from vllm_session import Sample, Tensors, VllmEngine
 
 import agentrl.engine.client
 from agentrl.engine.client import HttpEngineClient
+from agentrl.engine.control import EngineControl
 from agentrl.engine.wire import checked_logprobs, sampling_params
 from agentrl.errors import ContextOverflow, EngineError, EngineUnavailable, SwapError
 from agentrl.types import Sampling, SwapMode, VersionSpan, WeightGroup
@@ -63,13 +65,13 @@ def worst_error(ours: list[float], expected: list[float]) -> float:
 
 
 class InFlight:
-    """Long generations running at once, and a way to wait until each has come a bit further."""
+    """Long generations at once on an engine that runs only in short windows, so that a test can act between tokens."""
 
-    def __init__(self, engine: VllmEngine, client: HttpEngineClient, prompts: list[list[int]], max_tokens: int) -> None:
-        self.samples = [Sample(prompt) for prompt in prompts]
-        self._client, self._sampling = client, Sampling(max_tokens=max_tokens)
+    def __init__(self, client: HttpEngineClient, control: EngineControl, requests: int, max_tokens: int) -> None:
+        self.samples = [Sample([30 + number, *LONG_PROMPT[:40]]) for number in range(requests)]
+        self._client, self._control, self._sampling = client, control, Sampling(max_tokens=max_tokens)
         self._progress = asyncio.Condition()
-        self._tasks = [asyncio.create_task(self._run(sample)) for sample in self.samples]
+        self.tasks = [asyncio.create_task(self._run(sample)) for sample in self.samples]
 
     async def _run(self, sample: Sample) -> None:
         async for chunk in self._client.stream(sample.prompt_ids, self._sampling, request_id="long"):
@@ -82,30 +84,50 @@ class InFlight:
                 self._progress.notify_all()
 
     async def further(self) -> None:
-        """Until every generation has more tokens than now. Fails when one ends before."""
+        """Until every generation has more tokens than now and none has ended. The engine is paused then."""
         before = [len(sample.token_ids) for sample in self.samples]
-        async with asyncio.timeout(60), self._progress:
-            await self._progress.wait_for(
-                lambda: (
-                    any(s.finish_reason for s in self.samples)
-                    or all(len(s.token_ids) > n for s, n in zip(self.samples, before, strict=True))
+        for _ in range(60):
+            await self._control.resume()
+            await self._control.pause(mode="keep", clear_cache=False)
+            if await self._all_beyond(before):
+                assert all(sample.finish_reason is None for sample in self.samples), "max_tokens is too small"
+                return
+        raise AssertionError(f"some of the generations stand still at {[len(s.token_ids) for s in self.samples]}")
+
+    async def _all_beyond(self, before: list[int]) -> bool:
+        try:
+            async with asyncio.timeout(0.25), self._progress:
+                await self._progress.wait_for(
+                    lambda: all(len(s.token_ids) > n for s, n in zip(self.samples, before, strict=True))
                 )
-            )
-        assert all(sample.finish_reason is None for sample in self.samples), "too short for what the test wants"
+        except TimeoutError:
+            return False
+        return True
 
     async def finished(self) -> list[Sample]:
         async with asyncio.timeout(120):
-            await asyncio.gather(*self._tasks)
+            await asyncio.gather(*self.tasks)
         return self.samples
 
 
 @pytest.fixture
-async def in_flight(vllm_engine: VllmEngine, client: HttpEngineClient, endless: None) -> Callable[[int, int], InFlight]:
-    def start(requests: int, max_tokens: int) -> InFlight:
-        prompts = [[30 + i, *LONG_PROMPT[:40]] for i in range(requests)]
-        return InFlight(vllm_engine, client, prompts, max_tokens)
+async def in_flight(
+    vllm_engine: VllmEngine, client: HttpEngineClient, endless: None
+) -> AsyncIterator[Callable[[int, int], InFlight]]:
+    """(requests, max_tokens) -> them, sent to a paused engine. It runs again at the end, whatever happened."""
+    control = EngineControl(vllm_engine.url)
+    await control.pause(mode="keep", clear_cache=False)
+    flights: list[InFlight] = []
 
-    return start
+    def start(requests: int, max_tokens: int) -> InFlight:
+        flights.append(InFlight(client, control, requests, max_tokens))
+        return flights[-1]
+
+    yield start
+    for task in (task for flight in flights for task in flight.tasks):
+        task.cancel()
+    await control.resume()
+    await control.close()
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
@@ -204,12 +226,12 @@ async def test_recompute_gives_requests_in_flight_the_new_weights_whole(
     """Before the boundary the old weights' logprobs, after it the new ones', as if the prefix had been theirs."""
     old, new = vllm_engine.initial(), changed(vllm_engine.initial(), seed=7)
     first = vllm_engine.version
-    flight = in_flight(4, 600)
+    flight = in_flight(4, 400)
     await flight.further()
     await vllm_engine.swap(new, "recompute")
     for sample in await flight.finished():
         cut = sample.versions[0].end
-        assert sample.versions == [VersionSpan(first, 0, cut), VersionSpan(first + 1, cut, 600)]
+        assert sample.versions == [VersionSpan(first, 0, cut), VersionSpan(first + 1, cut, 400)]
         assert worst_error(sample.logprobs[:cut], vllm_engine.expected_logprobs(old, sample, 1.0)[:cut]) < TOLERANCE
         assert worst_error(sample.logprobs[cut:], vllm_engine.expected_logprobs(new, sample, 1.0)[cut:]) < TOLERANCE
 
@@ -218,11 +240,11 @@ async def test_drain_lets_requests_in_flight_finish_under_their_weights(
     vllm_engine: VllmEngine, in_flight: Callable[[int, int], InFlight], restored: None
 ) -> None:
     old, first = vllm_engine.initial(), vllm_engine.version
-    flight = in_flight(4, 600)
+    flight = in_flight(4, 400)
     await flight.further()
     await vllm_engine.swap(changed(old, seed=8), "drain")
     for sample in await flight.finished():
-        assert sample.versions == [VersionSpan(first, 0, 600)]
+        assert sample.versions == [VersionSpan(first, 0, 400)]
         assert worst_error(sample.logprobs, vllm_engine.expected_logprobs(old, sample, 1.0)) < TOLERANCE
 
 
@@ -231,13 +253,13 @@ async def test_sixteen_requests_live_through_three_swaps_without_a_gap_or_a_repe
 ) -> None:
     """Case 60. The weights stay the same, so a token lost or doubled at a join would spoil all logprobs after it."""
     weights, first = vllm_engine.initial(), vllm_engine.version
-    flight = in_flight(16, 800)
+    flight = in_flight(16, 400)
     for _ in range(3):
         await flight.further()
         await vllm_engine.swap(weights, "keep")
     samples = await flight.finished()
     assert [sample.finish_reason for sample in samples] == ["length"] * 16
-    assert [len(sample.token_ids) for sample in samples] == [800] * 16
+    assert [len(sample.token_ids) for sample in samples] == [400] * 16
     for sample in samples:
         assert [span.version for span in sample.versions] == [first, first + 1, first + 2, first + 3]
         assert worst_error(sample.logprobs, vllm_engine.expected_logprobs(weights, sample, 1.0)) < TOLERANCE
@@ -292,33 +314,35 @@ async def is_paused(engine: VllmEngine) -> bool:
         return bool((await response.json())["is_paused"])
 
 
-async def test_a_group_is_checked_on_arrival(vllm_engine: VllmEngine, tmp_path: Path) -> None:
-    """Its digest, its size, its place and its names; nothing of it reaches the model."""
-    weights = vllm_engine.initial()
+def tampered(engine: VllmEngine, elsewhere: Path) -> list[WeightGroup]:
+    groups = engine.groups(engine.initial(), engine.version + 1)
+    with Path(groups[0].path).open("r+b") as file:
+        file.seek(-4, 2)
+        file.write(b"\0\0\0\1")
+    return groups
 
-    def tampered() -> list[WeightGroup]:
-        groups = vllm_engine.groups(weights, vllm_engine.version + 1)
-        with Path(groups[0].path).open("r+b") as file:
-            file.seek(-4, 2)
-            file.write(b"\0\0\0\1")
-        return groups
 
-    def elsewhere() -> list[WeightGroup]:
-        outside = VllmEngine(vllm_engine.url, vllm_engine.model, tmp_path)
-        return outside.groups(weights, vllm_engine.version + 1)
+def outside(engine: VllmEngine, elsewhere: Path) -> list[WeightGroup]:
+    return VllmEngine(engine.url, engine.model, elsewhere).groups(engine.initial(), engine.version + 1)
 
-    def twice() -> list[WeightGroup]:
-        groups = vllm_engine.groups(weights, vllm_engine.version + 1)
-        copy = Path(groups[0].path).with_name("copy.safetensors")
-        copy.write_bytes(Path(groups[0].path).read_bytes())
-        fields = {name: getattr(groups[0], name) for name in WeightGroup.__struct_fields__}
-        return [groups[0], WeightGroup(**fields | {"path": str(copy)})]
 
-    for groups, message in (
-        (tampered(), "arrived with digest"),
-        (elsewhere(), "weights are taken from"),
-        (twice(), "came twice"),
-    ):
-        with pytest.raises(SwapError, match=message):
-            await vllm_engine.swap(weights, "recompute", groups)
-    await vllm_engine.swap(weights, "recompute")
+def twice(engine: VllmEngine, elsewhere: Path) -> list[WeightGroup]:
+    first = engine.groups(engine.initial(), engine.version + 1)[0]
+    copy = Path(first.path).with_name("copy.safetensors")
+    copy.write_bytes(Path(first.path).read_bytes())
+    return [first, structs.replace(first, path=str(copy))]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [(tampered, "arrived with digest"), (outside, "weights are taken from"), (twice, "came twice")],
+)
+async def test_a_group_is_checked_on_arrival(
+    vllm_engine: VllmEngine,
+    tmp_path: Path,
+    spoil: Callable[[VllmEngine, Path], list[WeightGroup]],
+    message: str,
+    restored: None,
+) -> None:
+    with pytest.raises(SwapError, match=message):
+        await vllm_engine.swap({}, "recompute", spoil(vllm_engine, tmp_path))
