@@ -44,6 +44,14 @@ class GatewayError(AgentRLError):
     """The gateway refused a request or did not answer: infrastructure, never a wrong answer of the policy."""
 
 
+class SessionLimitReached(GatewayError):
+    """A limit of the session is used up. `limit` is its name: max_calls, max_tokens or deadline_s."""
+
+    def __init__(self, message: str, limit: str) -> None:
+        super().__init__(message)
+        self.limit = limit
+
+
 class RewardError(AgentRLError):
     """A reward service answered wrongly or not at all. The reward is missing, never zero."""
 

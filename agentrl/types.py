@@ -64,7 +64,7 @@ class Sampling(Struct, frozen=True, kw_only=True):
 
 
 class VersionSpan(Struct, frozen=True):
-    """Tokens `[start, end)` were sampled by the weights of `version`. What the indices count is said where it is held."""
+    """Tokens `[start, end)` were sampled by weights `version`; what the indices count is said where it is kept."""
 
     version: int
     start: int
@@ -207,6 +207,7 @@ class TrainRow(Struct, kw_only=True):
     loss_mask: list[int]  # [T]
     logprobs: list[float]  # [T] behaviour policy; 0.0 where loss_mask is 0, never read there
     advantages: list[float]  # [T]; 0.0 where loss_mask is 0
+    on_policy: list[int] = []  # [T], 1 where the version being trained from sampled a trained token; [] is nowhere
     temperature: float = 1.0
 
 

@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from agentrl import plugins
-from agentrl.audit.stored_run import StoredRun
 from agentrl.audit.runner import Audit, AuditOptions
+from agentrl.audit.stored_run import StoredRun
 from agentrl.store.sql import SqlStore
 
 

@@ -131,6 +131,10 @@ async def _train(
     recorder: Recorder,
     display: LineDisplay | LiveDisplay,
 ) -> None:
+    def say(line: str) -> None:
+        logger.info("%s", line)
+        display.say(line)
+
     store_url = config.store_url or directory.store_url
     store = SqlStore(store_url)
     cluster = RunCluster(
@@ -140,7 +144,7 @@ async def _train(
         weights=weights,
         store=store,
         store_url=store_url,
-        say=display.say,
+        say=say,
     )
     stop_on_signals()
     try:

@@ -109,15 +109,15 @@ def _figures(record: StepRecord) -> Table:
     lags = "  ".join(f"{lag}: {count:,}" for lag, count in record.staleness.items())
     dropped = "  ".join(f"{reason} {count:,}" for reason, count in record.dropped_groups.items()) or "none"
     rate = record.sampled_tokens / record.step_s if record.step_s else 0.0
-    mismatch = record.trainer.get("logprob_diff_max")
+    gap = record.trainer.get("engine_gap_max")
     table.add_row(
         "reward", f"{record.reward:.3f}", "success", f"{record.success:.3f} (avg {record.success_average:.3f})"
     )
     table.add_row("tokens/s", f"{rate:,.0f}", "trained tokens", f"{record.trained_tokens:,} in {record.rows} rows")
     table.add_row("lag: tokens", lags, "groups under way", str(record.groups_under_way))
     table.add_row("seconds", seconds, "dropped groups", dropped)
-    if mismatch is not None:
-        table.add_row("logprob gap", f"{mismatch:.1e} max", "step", f"{record.step_s:.1f} s")
+    if gap is not None:
+        table.add_row("engine gap", f"{gap:.1e} max", "step", f"{record.step_s:.1f} s")
     return table
 
 

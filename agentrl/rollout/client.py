@@ -10,7 +10,7 @@ import msgspec
 import orjson
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt
 
-from agentrl.errors import ConfigError, ContextOverflow, EnvironmentFault, GatewayError
+from agentrl.errors import ConfigError, ContextOverflow, EnvironmentFault, GatewayError, SessionLimitReached
 from agentrl.messages import Message
 from agentrl.retry import backoff, retry_after
 from agentrl.rollout.config import RolloutConfig
@@ -25,6 +25,7 @@ MODEL = "policy"
 """The gateway serves one policy; OpenAI's schema wants a name."""
 
 CONTEXT_CODE = "context_length_exceeded"
+LIMIT_CODE = "session_limit_reached"
 INVALID_CODE = "invalid_request"
 
 
@@ -177,11 +178,13 @@ def refusal(url: str, status: int, data: bytes, wait: float | None, *, repeatabl
     """
     try:
         error = orjson.loads(data)["error"]
-        code, message = error.get("code"), str(error.get("message"))
+        code, message, param = error.get("code"), str(error.get("message")), str(error.get("param"))
     except (ValueError, KeyError, TypeError, AttributeError):
-        code, message = None, data[:200].decode(errors="replace")
+        code, message, param = None, data[:200].decode(errors="replace"), ""
     if code == CONTEXT_CODE:
         return ContextOverflow(message)
+    if code == LIMIT_CODE:
+        return SessionLimitReached(message, param.removeprefix("limits."))
     text = f"{url} answered {status}: {message}"
     if (status in (429, 503) and wait is not None) or (status in (429, 502, 503, 504) and repeatable):
         return Retryable(text, wait)

@@ -6,10 +6,15 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from agentrl.store.base import TRAINED, Settlement
 from agentrl.train.config import AlgorithmConfig, StalenessConfig
-from agentrl.train.staleness import fresh_mask, token_lags, worst_lag
+from agentrl.train.staleness import fresh_mask, on_policy_mask, token_lags, worst_lag
 from agentrl.types import Batch, Group, Row, TrainRow, Trajectory
+
+STEP_SKIPPED = "step_skipped"
+"""The outcome of what was in a batch whose loss or gradient was not finite: the weights did not move."""
 
 AdvantageEstimator = Callable[[Sequence[float | None]], list[float | None]]
 """rewards_G -> advantages_G, None where the reward is None."""
@@ -37,6 +42,18 @@ class PreparedBatch:
     dropped_tokens: Counter[str] = field(default_factory=Counter)  # reason -> sampled tokens without gradient
     no_signal_groups: int = 0
     multi_version_trajectories: int = 0
+
+    def without_gradient(self, reason: str) -> None:
+        """Nothing of the batch was trained after all: its books say so, under `reason`."""
+        for group_id, of_group in self.settlements.items():
+            self.settlements[group_id] = [
+                msgspec.structs.replace(settlement, outcome=reason, tokens=0)
+                if settlement.outcome == TRAINED
+                else settlement
+                for settlement in of_group
+            ]
+        self.dropped_tokens[reason] += sum(self.lags.values())
+        self.lags.clear()
 
 
 def rejection(scored: ScoredGroup, *, version: int, staleness: StalenessConfig) -> str | None:
@@ -129,6 +146,7 @@ def _train_row(session_id: str, row: Row, version: int, max_lag: int, advantage:
         loss_mask=mask,
         logprobs=[value if kept and value is not None else 0.0 for value, kept in zip(row.logprobs, mask, strict=True)],
         advantages=[advantage * kept for kept in mask],
+        on_policy=on_policy_mask(row, version),
         temperature=temperature,
     )
 

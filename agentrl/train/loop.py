@@ -11,7 +11,7 @@ from pathlib import Path
 
 from agentrl.observe.recorder import Recorder
 from agentrl.observe.timing import PhaseTimer
-from agentrl.train.batch import AdvantageEstimator, prepare_batch
+from agentrl.train.batch import STEP_SKIPPED, AdvantageEstimator, prepare_batch
 from agentrl.train.config import AlgorithmConfig, CheckpointConfig, EvaluationConfig, LoopConfig, StalenessConfig
 from agentrl.train.evaluate import Evaluator
 from agentrl.train.ports import Trainer
@@ -62,6 +62,8 @@ class TrainLoop:
             )
         with timer.phase("train"):
             metrics = await self.trainer.step(prepared.batch)
+            if metrics.get("skipped"):
+                prepared.without_gradient(STEP_SKIPPED)
         with timer.phase("publish"):
             swap_seconds = await self.publisher.publish(version + 1)
         self.producer.version = version + 1

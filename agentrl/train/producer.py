@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from types import TracebackType
 
 from agentrl.errors import RunError
-from agentrl.store.base import Settlement, TrajectoryStore
+from agentrl.store.base import TRAINED, Settlement, TrajectoryStore
 from agentrl.train.batch import ScoredGroup, rejection
 from agentrl.train.config import LoopConfig, StalenessConfig
 from agentrl.train.ports import Rollouts, Scorer
@@ -89,7 +89,11 @@ class GroupProducer:
     def settle(self, settlements: dict[str, list[Settlement]], *, step: int) -> None:
         """Closes the books of trained groups and admits as many new ones."""
         for group_id, of_group in settlements.items():
-            self._store.settle(group_id, "trained", step, of_group)
+            outcomes = {settlement.outcome for settlement in of_group}
+            outcome = TRAINED if TRAINED in outcomes else min(outcomes)
+            if outcome != TRAINED:
+                self.dropped_groups[outcome] += 1
+            self._store.settle(group_id, outcome, step, of_group)
             self._gate.settle(group_id)
         self._admit()
 

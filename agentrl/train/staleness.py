@@ -28,6 +28,15 @@ def fresh_mask(row: Row, version: int, max_lag: int) -> list[int]:
     return mask
 
 
+def on_policy_mask(row: Row, version: int) -> list[int]:
+    """[T], 1 on the tokens that `version` itself sampled: there engine and trainer must agree."""
+    mask = [0] * len(row.token_ids)
+    for span in row.versions:
+        if span.version == version:
+            mask[span.start : span.end] = [1] * (span.end - span.start)
+    return mask
+
+
 def worst_lag(rows: Sequence[Row], version: int) -> int:
     """The largest lag of any trained token; 0 when there is none."""
     return max((version - span.version for row in rows for span in row.versions), default=0)

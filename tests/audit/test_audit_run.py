@@ -14,8 +14,8 @@ from trajectories import TrajectoryBuilder, boot, task, two_turns
 from typer.testing import CliRunner
 
 from agentrl.audit.report import Report
-from agentrl.audit.stored_run import StoredRun
 from agentrl.audit.runner import Audit, AuditOptions
+from agentrl.audit.stored_run import StoredRun
 from agentrl.cli.audit import audit as audit_command
 from agentrl.errors import ConfigError
 from agentrl.store.base import Settlement

@@ -12,8 +12,8 @@ from runs import a_run
 from trajectories import TrajectoryBuilder, boot
 
 from agentrl.audit.report import CheckResult
-from agentrl.audit.stored_run import StoredRun
 from agentrl.audit.runner import Audit, AuditOptions
+from agentrl.audit.stored_run import StoredRun
 from agentrl.errors import AuditError
 from agentrl.store.sql import SqlStore
 from agentrl.types import Row, SwapRecord, Trajectory, VersionSpan

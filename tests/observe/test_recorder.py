@@ -32,7 +32,7 @@ def step(number: int, success: float = 0.5, **changes: object) -> StepRecord:
         "groups_under_way": 9,
         "phases": {"wait": 1.5, "train": 2.0},
         "swap": {"pause": 0.01},
-        "trainer": {"loss": 0.25, "logprob_diff_max": 1e-6},
+        "trainer": {"loss": 0.25, "engine_gap_max": 1e-6},
     }
     return StepRecord(**(fields | changes))  # type: ignore[arg-type]
 

@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 
 from agentrl import retry
-from agentrl.errors import ConfigError, ContextOverflow, EnvironmentFault, GatewayError
+from agentrl.errors import ConfigError, ContextOverflow, EnvironmentFault, GatewayError, SessionLimitReached
 from agentrl.messages import user
 from agentrl.rollout.client import HttpGateway, HttpSession, Retryable
 from agentrl.rollout.config import RolloutConfig
@@ -63,8 +63,8 @@ def ok(body: Any, status: int = 200) -> Answer:
     return lambda: web.json_response(body, status=status)
 
 
-def error(status: int, code: str, **headers: str) -> Answer:
-    body = {"error": {"message": f"because {code}", "code": code, "type": "x", "param": None}}
+def error(status: int, code: str, *, param: str | None = None, **headers: str) -> Answer:
+    body = {"error": {"message": f"because {code}", "code": code, "type": "x", "param": param}}
     return lambda: web.json_response(body, status=status, headers={k.replace("_", "-"): v for k, v in headers.items()})
 
 
@@ -187,6 +187,14 @@ async def test_a_full_context_is_recognised() -> None:
         fake.answers[CHAT] = [error(400, "context_length_exceeded")]
         with pytest.raises(ContextOverflow):
             await ask(await client.open_session(REQUEST))
+
+
+async def test_a_limit_of_the_session_is_recognised_by_name() -> None:
+    async with gateway() as (fake, client):
+        fake.answers[CHAT] = [error(400, "session_limit_reached", param="limits.max_calls")]
+        with pytest.raises(SessionLimitReached) as caught:
+            await ask(await client.open_session(REQUEST))
+        assert caught.value.limit == "max_calls"
 
 
 async def test_messages_that_the_gateway_does_not_take_are_the_environments_fault() -> None:

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import agentrl
 from agentrl.env.threads import HungCalls
-from agentrl.errors import ContextOverflow, EngineUnavailable, GatewayError
+from agentrl.errors import ContextOverflow, EngineUnavailable, GatewayError, SessionLimitReached
 from agentrl.rollout.episode import run_episode
 from agentrl.rollout.scripted import ScriptedGateway
 from agentrl.types import Episode, Limits, Sampling, StopReason, Task
@@ -180,6 +180,17 @@ def raising(error: Exception, *, after: int = 0) -> Any:
 async def test_a_full_context_ends_the_episode_with_what_it_has_earned() -> None:
     episode = await play(Counting([0.25] * 9), raising(ContextOverflow("full"), after=2))
     assert (episode.stop_reason, episode.reward) == ("context_overflow", 0.5)
+
+
+@pytest.mark.parametrize(
+    ("limit", "stop_reason", "reward"),
+    [("max_calls", "max_turns", 0.5), ("max_tokens", "max_tokens", 0.5), ("deadline_s", "deadline", None)],
+)
+async def test_a_limit_that_the_gateway_enforced_is_a_limit_not_a_failure(
+    limit: str, stop_reason: str, reward: float | None
+) -> None:
+    episode = await play(Counting([0.25] * 9), raising(SessionLimitReached("used up", limit), after=2))
+    assert (episode.stop_reason, episode.reward) == (stop_reason, reward)
 
 
 async def test_a_first_prompt_that_does_not_fit_has_no_reward() -> None:

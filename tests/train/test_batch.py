@@ -166,3 +166,9 @@ def test_an_estimator_that_loses_a_reward_is_refused():
             algorithm=AlgorithmConfig(),
             estimate=lambda rewards: [0.0],
         )
+
+
+def test_tokens_of_the_version_being_trained_are_marked_where_engine_and_trainer_must_agree():
+    fresh, older = trajectory("s0", 1.0, version=4), trajectory("s1", 0.0, version=3)
+    rows = prepare(group("g", fresh, older), version=4).batch.rows
+    assert [row.on_policy for row in rows] == [[0, 0, 1, 1, 1], [0, 0, 0, 0, 0]]

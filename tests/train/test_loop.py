@@ -39,12 +39,13 @@ class World:
         policy: str = "mask",
         on_step: Callable[[Batch], object] | None = None,
         group_timeout_s: float = 30.0,
+        skipped_steps: frozenset[int] = frozenset(),
         **rollouts: object,
     ) -> None:
         self.store = MemoryStore()
         self.engines = TwinEngines()
         self.rollouts = TwinRollouts(self.store, self.engines, **rollouts)  # type: ignore[arg-type]
-        self.trainer = TwinTrainer(tmp_path, on_step=on_step)
+        self.trainer = TwinTrainer(tmp_path, on_step=on_step, skipped_steps=skipped_steps)
         self.recorder = Recorder([])
         self.files = tmp_path
         config = LoopConfig(steps=steps, groups_per_step=2, max_failed_groups=3, group_timeout_s=group_timeout_s)
@@ -214,3 +215,15 @@ async def test_an_environment_without_tasks_is_an_error_not_a_hang(tmp_path: Pat
     world.producer._tasks = iter(())
     with pytest.raises(RunError, match="no tasks"):
         await world.loop.run()
+
+
+async def test_what_was_in_a_skipped_step_is_not_called_trained(tmp_path: Path):
+    """A step whose gradient was not finite moves no weight: its trajectories are dropped under that reason."""
+    world = World(tmp_path, steps=3, skipped_steps=frozenset({2}))
+    await world.loop.run()
+    outcomes = {s.outcome for s in world.store.settlements() if s.step == 2 and s.outcome != "run_ended"}
+    assert outcomes == {"step_skipped"}
+    assert {g.outcome for g in world.store.groups() if g.step == 2} == {"step_skipped"}
+    assert world.recorder.steps[1].dropped_tokens == {"step_skipped": 12}  # 2 groups x 2 episodes x 3 tokens
+    assert world.recorder.steps[1].staleness == {}
+    assert world.recorder.steps[2].dropped_groups["step_skipped"] == 2

@@ -109,7 +109,15 @@ class TwinRollouts:
 class TwinTrainer:
     """Remembers its batches. `on_step` may look around while a step is going on."""
 
-    def __init__(self, directory: Path, *, on_step: Callable[[Batch], object] | None = None, groups: int = 2) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        on_step: Callable[[Batch], object] | None = None,
+        groups: int = 2,
+        skipped_steps: frozenset[int] = frozenset(),
+    ) -> None:
+        self._skipped_steps = skipped_steps
         self.batches: list[Batch] = []
         self.exports: list[tuple[str, int]] = []
         self._directory = directory
@@ -121,7 +129,7 @@ class TwinTrainer:
         waiting = self._on_step(batch) if self._on_step else None
         if waiting is not None:
             await waiting  # type: ignore[misc]
-        return {"loss": 0.0}
+        return {"loss": 0.0, "skipped": float(batch.version + 1 in self._skipped_steps)}
 
     async def num_weight_groups(self) -> int:
         return self._groups

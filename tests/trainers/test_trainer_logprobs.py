@@ -125,6 +125,20 @@ def test_values_at_masked_slots_cannot_leak(policy: PolicyModel, poison: float, 
     assert results[0][2] == results[1][2]
 
 
+def test_the_engine_gap_is_measured_only_where_the_trained_weights_sampled(
+    policy: PolicyModel, plain: Qwen3ForCausalLM
+) -> None:
+    """A stale token off by 0.5 is no gap; an on-policy one off by 0.25 is."""
+    one = row(6, seed=1, trained=[2, 3, 4])
+    exact = trained_logprobs(plain, [one]).tolist()
+    one.logprobs[2:5] = [exact[0], exact[1] + 0.5, exact[2] + 0.25]
+    one.on_policy = [0, 0, 1, 0, 1, 0]
+    share = policy_loss(policy, collate([one], packed=True), 3, CONFIG)
+    metrics = batch_metrics(share.sums, share.largest, 3)
+    assert metrics["logprob_diff_max"] == pytest.approx(0.5, abs=1e-5)
+    assert metrics["engine_gap_max"] == pytest.approx(0.25, abs=1e-5)
+
+
 def test_a_padded_row_equals_the_row_alone(policy: PolicyModel) -> None:
     """Case 11: completions of 3 and 8 tokens, the short one cut by length with no end token."""
     short, long = row(5, seed=1, trained=[2, 3, 4]), row(10, seed=2, trained=list(range(2, 10)))

@@ -25,6 +25,7 @@ class MicroBatch:
     targets_N: torch.Tensor  # [N] int64
     behaviour_N: torch.Tensor  # [N] float32, logprobs recorded when sampled
     advantages_N: torch.Tensor  # [N] float32
+    on_policy_N: torch.Tensor  # [N] bool, sampled by the very weights that are trained from
     temperature_N: torch.Tensor  # [N] float32
 
     def to(self, device: torch.device) -> MicroBatch:
@@ -44,7 +45,8 @@ def check_batch(batch: Batch, vocab_size: int) -> None:
 
 def check_row(row: TrainRow, vocab_size: int, where: str) -> None:
     """Raise TrainerError, naming `where` and the position, for a row that cannot be trained honestly."""
-    sizes = {name: len(getattr(row, name)) for name in ("token_ids", "loss_mask", "logprobs", "advantages")}
+    aligned = ("token_ids", "loss_mask", "logprobs", "advantages", *(["on_policy"] if row.on_policy else []))
+    sizes = {name: len(getattr(row, name)) for name in aligned}
     if len(set(sizes.values())) != 1:
         raise TrainerError(f"{where} has fields of unequal length: {sizes}; all are aligned with token_ids")
     if not row.token_ids:
@@ -85,7 +87,7 @@ def collate(rows: Sequence[TrainRow], *, packed: bool) -> MicroBatch:
             position_ids[0, start : start + length] = torch.arange(length)
 
     def at_trained(field: str) -> torch.Tensor:
-        values = [np.asarray(getattr(row, field))[positions] for row, positions in zip(rows, trained, strict=True)]
+        values = [_array(row, field)[positions] for row, positions in zip(rows, trained, strict=True)]
         return torch.from_numpy(np.concatenate(values))
 
     return MicroBatch(
@@ -96,7 +98,13 @@ def collate(rows: Sequence[TrainRow], *, packed: bool) -> MicroBatch:
         targets_N=at_trained("token_ids"),
         behaviour_N=at_trained("logprobs").float(),
         advantages_N=at_trained("advantages").float(),
+        on_policy_N=at_trained("on_policy").bool(),
         temperature_N=torch.tensor([row.temperature for row in rows]).repeat_interleave(
             torch.tensor([len(positions) for positions in trained])
         ),
     )
+
+
+def _array(row: TrainRow, field: str) -> np.ndarray[Any, Any]:
+    """`on_policy` may be left out, which is nowhere."""
+    return np.asarray(getattr(row, field) or [0] * len(row.token_ids))

@@ -20,8 +20,9 @@ class StepMetrics(Struct, frozen=True, kw_only=True):
     clip_fraction: float  # tokens whose gradient the ratio bounds took away
     ratio_min: float
     ratio_max: float
-    logprob_diff_mean: float  # |trainer - engine|
+    logprob_diff_mean: float  # |trainer - behaviour policy|: staleness and engine gap together
     logprob_diff_max: float
+    engine_gap_max: float  # the same where the trained weights themselves sampled: rounding, or something is wrong
     kl_k3: float  # estimate of KL(behaviour || trainer)
     entropy: float  # of the trainer's distribution, nats
     micro_batches: int  # per rank

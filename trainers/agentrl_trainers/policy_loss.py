@@ -16,7 +16,7 @@ from agentrl_trainers.config import TrainerConfig
 Forward = Callable[..., tuple[torch.Tensor, torch.Tensor]]  # a PolicyModel, or the engine around one
 
 SUMMED = ("loss", "clip_fraction", "entropy", "logprob_diff_mean", "kl_k3")
-LARGEST = ("logprob_diff_max", "ratio_max", "minus_ratio_min")
+LARGEST = ("logprob_diff_max", "engine_gap_max", "ratio_max", "minus_ratio_min")
 
 
 class Share(NamedTuple):
@@ -42,8 +42,9 @@ def policy_loss(model: Forward, batch: MicroBatch, num_tokens: int, config: Trai
     logprobs_N, entropy_N = forward(model, batch)
     clip = ppo_clip(logprobs_N, batch.behaviour_N, batch.advantages_N, low=config.clip_low, high=config.clip_high)
     gap = mismatch(logprobs_N, batch.behaviour_N)
+    engine_gap = mismatch(logprobs_N[batch.on_policy_N], batch.behaviour_N[batch.on_policy_N])
     sums = (clip.loss_N.sum(), clip.clipped_N.sum(), entropy_N.sum(), gap.abs_sum, gap.k3_sum)
-    largest = (gap.abs_max, gap.ratio_max, -gap.ratio_min)
+    largest = (gap.abs_max, engine_gap.abs_max, gap.ratio_max, -gap.ratio_min)
     return Share(token_mean(clip.loss_N, num_tokens), _detached(sums), _detached(largest))
 
 
