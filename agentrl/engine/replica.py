@@ -83,11 +83,11 @@ class EngineReplica:
         process, self._process = self._process, None
         if process is None:
             return
-        _signal_group(process.pid, signal.SIGTERM)
-        deadline = time.monotonic() + self._config.timeouts.stop_s
-        while _group_runs(process) and time.monotonic() < deadline:
-            time.sleep(POLL_S)
-        _signal_group(process.pid, signal.SIGKILL)
+        for signum in (signal.SIGTERM, signal.SIGKILL):
+            _signal_group(process.pid, signum)
+            deadline = time.monotonic() + self._config.timeouts.stop_s
+            while _group_runs(process) and time.monotonic() < deadline:
+                time.sleep(POLL_S)
         process.wait()
         if self._lifeline is not None:
             os.close(self._lifeline)
@@ -108,7 +108,7 @@ class EngineReplica:
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     pass_fds=(sock.fileno(), read_end),
-                    start_new_session=True,
+                    process_group=0,  # no session of its own: Linux would weigh it against all other processes together
                 )
                 self.url = f"http://127.0.0.1:{port}"
         except BaseException:
