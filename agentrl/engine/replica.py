@@ -84,11 +84,12 @@ class EngineReplica:
         if process is None:
             return
         for signum in (signal.SIGTERM, signal.SIGKILL):
+            if not _group_runs(process):
+                break
             _signal_group(process.pid, signum)
             deadline = time.monotonic() + self._config.timeouts.stop_s
             while _group_runs(process) and time.monotonic() < deadline:
                 time.sleep(POLL_S)
-        process.wait()
         if self._lifeline is not None:
             os.close(self._lifeline)
             self._lifeline = None
