@@ -66,3 +66,9 @@ class TrainerError(AgentRLError):
 
 class AuditError(AgentRLError):
     """A stored run breaks an invariant; names the first offender."""
+
+
+def first_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The error that a task group failed with: the first of it, however deep."""
+    error = group.exceptions[0]
+    return first_error(error) if isinstance(error, BaseExceptionGroup) else error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from agentrl.observe.records import EvalRecord, StepRecord, Summary
@@ -29,6 +29,7 @@ class Recorder:
     def __init__(self, sinks: Sequence[Sink]) -> None:
         self.steps: list[StepRecord] = []
         self.evaluations: list[EvalRecord] = []
+        self.dropped_groups: Mapping[str, int] = {}  # by reason, over the whole run; the loop hands it in at its end
         self._sinks = sinks
         self._started = self._last = time.monotonic()
         self._multi_version = 0
@@ -68,7 +69,6 @@ class Recorder:
         """`success_start` is of version 0, `success_end` of a later one; None when it was not evaluated."""
         start = next((record.success for record in self.evaluations if record.version == 0), None)
         end = next((record.success for record in reversed(self.evaluations) if record.version > 0), None)
-        groups = self.steps[-1].dropped_groups if self.steps else {}
         return Summary(
             ended=ended,
             steps=len(self.steps),
@@ -79,6 +79,6 @@ class Recorder:
             multi_version_trajectories=self._multi_version,
             staleness_max=self._staleness_max,
             dropped={f"tokens.{reason}": count for reason, count in sorted(self._dropped_tokens.items())}
-            | {f"groups.{reason}": count for reason, count in sorted(groups.items())},
+            | {f"groups.{reason}": count for reason, count in sorted(self.dropped_groups.items())},
             error=error,
         )

@@ -58,7 +58,7 @@ class PreparedBatch:
 
 def rejection(scored: ScoredGroup, *, version: int, staleness: StalenessConfig) -> str | None:
     """The named reason why a group cannot be trained from `version`; None when it can."""
-    needed = min(2, len(scored.trajectories))
+    needed = min(2, max(len(scored.group.episodes), len(scored.trajectories)))
     rewarded = [trajectory for trajectory in scored.trajectories if trajectory.reward is not None]
     if len(rewarded) < max(1, needed):
         return "too_few_rewards"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
 
-from agentrl.errors import RunError
+from agentrl.errors import RunError, first_error
 from agentrl.observe.records import EvalRecord
 from agentrl.train.config import EvaluationConfig
 from agentrl.train.ports import Rollouts, Scorer
@@ -13,31 +14,53 @@ from agentrl.types import Episode, Task
 
 
 class Evaluator:
-    """Runs every held-out task once. The caller sees to it that no swap falls into an evaluation."""
+    """Runs every held-out task once. The caller sees to it that no swap falls into an evaluation.
 
-    def __init__(self, *, tasks: Sequence[Task], rollouts: Rollouts, scorer: Scorer, config: EvaluationConfig) -> None:
+    `progress` hears what is going on, how many episodes are done, and of how many.
+    """
+
+    def __init__(
+        self,
+        *,
+        tasks: Sequence[Task],
+        rollouts: Rollouts,
+        scorer: Scorer,
+        config: EvaluationConfig,
+        progress: Callable[[str, int, int], None],
+    ) -> None:
         self._tasks = tasks
         self._rollouts = rollouts
         self._scorer = scorer
         self._config = config
+        self._progress = progress
 
     async def run(self, version: int) -> EvalRecord:
         """Raises RunError when no episode got a reward, or the time limit passed."""
         try:
             async with asyncio.timeout(self._config.timeout_s):
-                episodes = await asyncio.gather(*(self._one(i, task, version) for i, task in enumerate(self._tasks)))
+                return self._summarise(version, await self._all(version))
         except TimeoutError:
             raise RunError(
                 f"the evaluation of {len(self._tasks)} tasks did not end within evaluation.timeout_s = "
                 f"{self._config.timeout_s:g} s; raise it or evaluate fewer tasks"
             ) from None
-        return self._summarise(version, episodes)
+        except BaseExceptionGroup as errors:
+            raise first_error(errors) from errors
 
-    async def _one(self, index: int, task: Task, version: int) -> Episode:
-        group_id = f"eval-v{version}-{index:04d}"
-        group = await self._rollouts.run_group(group_id, task, size=1, version=version, mode="eval")
-        await self._scorer.score(group)
-        return group.episodes[0]
+    async def _all(self, version: int) -> list[Episode]:
+        """One failing rollout cancels the others."""
+        done = itertools.count(1)
+
+        async def one(index: int, task: Task) -> Episode:
+            group_id = f"eval-v{version}-{index:04d}"
+            group = await self._rollouts.run_group(group_id, task, size=1, version=version, mode="eval")
+            await self._scorer.score(group)
+            self._progress(f"evaluating version {version}", next(done), len(self._tasks))
+            return group.episodes[0]
+
+        async with asyncio.TaskGroup() as running:
+            episodes = [running.create_task(one(index, task)) for index, task in enumerate(self._tasks)]
+        return [episode.result() for episode in episodes]
 
     def _summarise(self, version: int, episodes: Sequence[Episode]) -> EvalRecord:
         rewards = [episode.reward for episode in episodes if episode.reward is not None]

@@ -40,9 +40,12 @@ class TrainLoop:
     async def run(self) -> None:
         if self.evaluation.at_start and self.evaluation.tasks:
             self.recorder.evaluated(await self.evaluator.run(version=0))
-        async with self.producer:
-            for version in range(self.config.steps):
-                await self._step(version)
+        try:
+            async with self.producer:
+                for version in range(self.config.steps):
+                    await self._step(version)
+        finally:
+            self.recorder.dropped_groups = self.producer.dropped_groups
         await self._export(self.config.steps)
         if self.evaluation.at_end and self.evaluation.tasks:
             self.recorder.evaluated(await self.evaluator.run(version=self.config.steps))
@@ -61,7 +64,7 @@ class TrainLoop:
                 estimate=self.estimate,
             )
         with timer.phase("train"):
-            metrics = await self.trainer.step(prepared.batch)
+            metrics = await self.trainer.step(prepared.batch) if prepared.batch.rows else {"skipped": 1.0}
             if metrics.get("skipped"):
                 prepared.without_gradient(STEP_SKIPPED)
         with timer.phase("publish"):

@@ -108,7 +108,7 @@ class GroupProducer:
             self.dropped_groups["run_ended"] += 1
 
     def _admit(self) -> None:
-        while self._gate.capacity > 0:
+        while self._gate.capacity > 0 and self.version < self._loop.steps:
             task = self._requeued.popleft() if self._requeued else next(self._tasks, None)
             if task is None:
                 if not self._running and self._ready.empty():
@@ -135,7 +135,12 @@ class GroupProducer:
             self._ready.put_nowait((number, scored))
 
     def _load(self, group: Group) -> ScoredGroup:
-        return ScoredGroup(group, list(self._store.iterate(group_id=group.group_id)))
+        """The episode's reward is the last word: a failure that came after the environment's reward leaves none."""
+        rewards = {episode.session_id: episode.reward for episode in group.episodes}
+        trajectories = list(self._store.iterate(group_id=group.group_id))
+        for trajectory in trajectories:
+            trajectory.reward = rewards.get(trajectory.session_id)
+        return ScoredGroup(group, trajectories)
 
     async def _next(self) -> ScoredGroup:
         limit = self._loop.group_timeout_s

@@ -47,6 +47,7 @@ def test_the_summary_adds_up_the_steps_and_names_every_reason():
     for number in (1, 2):
         recorder.stepped(step(number))
     recorder.evaluated(evaluation(2, 0.9))
+    recorder.dropped_groups = {"stale": 2}
     summary = recorder.summary(ended="done")
     assert (summary.success_start, summary.success_end, summary.steps) == (0.4, 0.9, 2)
     assert (summary.trajectories, summary.multi_version_trajectories, summary.staleness_max) == (128, 6, 1)

@@ -19,7 +19,7 @@ from agentrl.train.evaluate import Evaluator
 from agentrl.train.loop import TrainLoop
 from agentrl.train.producer import GroupProducer
 from agentrl.train.publish import WeightPublisher
-from agentrl.types import Batch, Task
+from agentrl.types import Batch, Group, StopReason, Task
 from agentrl_trainers.algorithms.grpo import group_advantages
 
 
@@ -47,6 +47,7 @@ class World:
         self.rollouts = TwinRollouts(self.store, self.engines, **rollouts)  # type: ignore[arg-type]
         self.trainer = TwinTrainer(tmp_path, on_step=on_step, skipped_steps=skipped_steps)
         self.recorder = Recorder([])
+        self.progress: list[tuple[str, int, int]] = []
         self.files = tmp_path
         config = LoopConfig(steps=steps, groups_per_step=2, max_failed_groups=3, group_timeout_s=group_timeout_s)
         staleness = StalenessConfig(max_lag=max_lag, policy=policy)
@@ -73,6 +74,7 @@ class World:
                 rollouts=self.rollouts,
                 scorer=TwinScorer(),
                 config=evaluation,
+                progress=lambda what, done, total: self.progress.append((what, done, total)),
             ),
             trainer=self.trainer,
             publisher=WeightPublisher(trainer=self.trainer, engines=self.engines, store=self.store),
@@ -89,6 +91,7 @@ async def test_a_run_trains_every_step_publishes_every_version_and_evaluates_bot
     assert world.trainer.exports == [("v2", 2), ("v3", 3)]
     assert [(record.version, record.success) for record in world.recorder.evaluations] == [(0, 0.0), (3, 0.0)]
     assert [record.success for record in world.recorder.steps] == [0.5, 0.5, 0.5]
+    assert world.progress[:3] == [("evaluating version 0", done, 3) for done in (1, 2, 3)]
 
 
 async def test_rollouts_go_on_while_the_trainer_steps(tmp_path: Path):
@@ -227,3 +230,43 @@ async def test_what_was_in_a_skipped_step_is_not_called_trained(tmp_path: Path):
     assert world.recorder.steps[1].dropped_tokens == {"step_skipped": 12}  # 2 groups x 2 episodes x 3 tokens
     assert world.recorder.steps[1].staleness == {}
     assert world.recorder.steps[2].dropped_groups["step_skipped"] == 2
+
+
+async def test_a_step_without_any_signal_moves_no_weight_and_the_run_goes_on(tmp_path: Path):
+    """A policy that solves everything leaves nothing to learn; with zero_variance = "drop" a batch can be empty."""
+    world = World(tmp_path, steps=2, reward=lambda t, index: 1.0)
+    world.loop.algorithm = AlgorithmConfig(zero_variance="drop")
+    await world.loop.run()
+    assert world.trainer.batches == []
+    assert [record.dropped_groups for record in world.recorder.steps] == [{"no_signal": 2}, {"no_signal": 4}]
+
+
+async def test_groups_still_under_way_when_the_run_ends_are_counted(tmp_path: Path):
+    """With K = 1, four groups are under way and two are trained in the last step; no new ones are admitted after it."""
+    world = World(tmp_path, steps=2, max_lag=1)
+    await world.loop.run()
+    assert world.recorder.summary(ended="done").dropped == {"groups.run_ended": 2}
+
+
+async def test_groups_dropped_before_a_failure_are_in_the_summary(tmp_path: Path):
+    world = World(tmp_path, reward=lambda t, index: 1.0 if t.seed >= 1000 else None)
+    with pytest.raises(RunError):
+        await world.loop.run()
+    assert world.recorder.summary(ended="failed").dropped == {"groups.too_few_rewards": 3}
+
+
+async def test_a_failure_after_the_environments_reward_leaves_no_reward_to_train_on(tmp_path: Path):
+    """Invariant 6: the store may hold the environment's reward although the episode failed afterwards."""
+    world = World(tmp_path, steps=1)
+    run_group = world.rollouts.run_group
+
+    async def lose_finish(group_id: str, *args: object, **kwargs: object) -> Group:
+        group = await run_group(group_id, *args, **kwargs)  # type: ignore[arg-type]
+        if group_id.startswith("000000"):
+            group.episodes[0].stop_reason, group.episodes[0].reward = StopReason.POLICY_ERROR, None
+        return group
+
+    world.rollouts.run_group = lose_finish  # type: ignore[method-assign]
+    await world.loop.run()
+    assert "000000-t0-0" not in {row.session_id for batch in world.trainer.batches for row in batch.rows}
+    assert {s.outcome for s in world.store.settlements() if s.session_id == "000000-t0-0"} == {"too_few_rewards"}
