@@ -54,27 +54,37 @@ class Session:
         self.saved = False
         self.saving: asyncio.Task[None] | None = None
         self.finishing = asyncio.Lock()
-        self._admitted = 0
+        self._admitted = 0  # calls that were answered or may still be
         self._in_flight: set[asyncio.Task[Any]] = set()
 
     @property
     def sampled_tokens(self) -> int:
-        return sum(len(call.token_ids) for call in self.graph.calls)
+        """Of calls that were answered. What a lost or aborted one sampled (`finish_reason` "abort") costs nobody."""
+        return sum(len(call.token_ids) for call in self.graph.calls if call.finish_reason != "abort")
 
     @property
     def in_flight(self) -> int:
         return len(self._in_flight)
 
     def admit(self, now: float) -> None:
-        """Counts one more call in. Raises Refusal: 409 when sealed, 400 when a limit is used up."""
+        """Counts one more call in; `withdraw` it when it got no answer, for an engine's failure costs no call.
+
+        Raises Refusal: 409 when sealed, 400 when a limit is used up.
+        """
         self.check_open()
         self.last_used = now
         self.check_deadline(now)
         if self.limits.max_calls is not None and self._admitted >= self.limits.max_calls:
             raise self.limit_reached("max_calls", f"all {self.limits.max_calls} calls are used")
+        self.check_tokens()
+        self._admitted += 1
+
+    def withdraw(self) -> None:
+        self._admitted -= 1
+
+    def check_tokens(self) -> None:
         if self.tokens_left == 0:
             raise self.limit_reached("max_tokens", f"all {self.limits.max_tokens} sampled tokens are used")
-        self._admitted += 1
 
     def check_open(self) -> None:
         if self.sealed:

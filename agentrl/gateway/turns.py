@@ -81,6 +81,9 @@ class Turns:
             if task.cancelled():
                 raise sealed(session.id)
             return task.result()
+        except BaseException:
+            session.withdraw()
+            raise
         finally:
             task.cancel()
 

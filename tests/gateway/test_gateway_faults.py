@@ -36,6 +36,19 @@ async def test_engines_that_fail_every_attempt_end_in_a_503() -> None:
         assert response.headers["retry-after"] == "1"
 
 
+@pytest.mark.parametrize("limits", [{"max_calls": 1}, {"max_tokens": 6}])
+async def test_a_call_that_got_no_answer_uses_up_no_limit(limits: dict[str, int]) -> None:
+    """Three engines lost it after 3 tokens each; the same request sent again has the whole limit."""
+    async with serving(always([*letters("hello"), END])) as served:
+        served.engine.fail_next(*[Fault(kind="die", after=3)] * 3)
+        session = await served.open(limits=limits)
+        assert (await session.post(messages=[user("q")])).status_code == 503
+        assert (await session.chat([user("q")]))["choices"][0]["message"]["content"] == "hello"
+        response = await session.post(messages=[user("q")])
+        assert (response.status_code, response.json()["error"]["code"]) == (400, "session_limit_reached")
+        assert (await served.trajectory(session))["dropped"] == {"engine_lost": 9}
+
+
 @pytest.mark.parametrize(
     ("kind", "reason"),
     [

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 
 from agentrl.assets import EMBEDDED, resolve_model
 from agentrl.engine.client import HttpEngineClient
-from agentrl.engine.scripted import ScriptedEngine
+from agentrl.engine.scripted import Fault, ScriptedEngine
 from agentrl.env import registry
 from agentrl.gateway.config import GatewayConfig
 from agentrl.gateway.render import Renderer
@@ -105,6 +105,14 @@ async def test_a_prompt_that_outgrows_the_context_ends_the_episode_cleanly() -> 
         (episode,) = await worker.run_episodes(tasks(1))
         assert (episode.stop_reason, episode.reward) == ("context_overflow", None)
         assert store.get(episode.session_id).stop_reason == "context_overflow"
+
+
+async def test_an_outage_of_the_engines_costs_no_turn_and_no_reward() -> None:
+    async with ScriptedEngine(solve) as engine, stack(engine, RolloutConfig(max_turns=2)) as (worker, store):
+        engine.fail_next(*[Fault(kind="refuse")] * 3)
+        (episode,) = await worker.run_episodes(tasks(1))
+        assert (episode.stop_reason, episode.reward, episode.turns) == ("done", 1.0, 2)
+        assert store.get(episode.session_id).reward == 1.0
 
 
 async def test_the_token_limit_cuts_the_message_and_the_episode_goes_on() -> None:
