@@ -129,6 +129,7 @@ class Turns:
         for attempt in range(ATTEMPTS):
             engine = await self._pool.acquire(session.id)
             try:
+                session.check_tokens()  # calls that were answered while this one waited may have used them up
                 sampling = fit(plan.sampling, plan.prompt_ids, engine.context_length, session.tokens_left)
                 sample = Sample(plan.prompt_ids, sampling, engine_id=engine.id, started_version=engine.version)
                 return await self._from_engine(session, plan, engine, sample, f"{plan.call_id}-{attempt}")

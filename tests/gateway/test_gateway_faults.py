@@ -129,6 +129,21 @@ async def test_a_token_limit_clamps_the_call_that_reaches_it_and_refuses_the_nex
         assert [len(call["token_ids"]) for call in (await served.trajectory(session))["calls"]] == [6, 2]
 
 
+async def test_a_call_that_waits_while_another_uses_up_the_token_limit_is_refused_by_name() -> None:
+    async with serving(always([*letters("hello")]), max_in_flight_per_engine=1) as served:
+        served.engine.hold()
+        session = await served.open(limits={"max_tokens": 3})
+        first = asyncio.create_task(session.post(messages=[user("q")]))
+        await served.engine.until(lambda: served.engine.running == 1)
+        second = asyncio.create_task(session.post(messages=[user("r")]))
+        await eventually(lambda: served.server.gateway.pool.waiting == 1)
+        served.engine.release()
+        assert (await first).json()["usage"]["completion_tokens"] == 3
+        response = await second
+        assert (response.status_code, response.json()["error"]["param"]) == (400, "limits.max_tokens")
+        assert len(served.engine.requests) == 1
+
+
 async def test_calls_wait_for_an_engine_that_is_restarting() -> None:
     async with serving(always([*ids("ok"), END])) as served:
         await served.engine.crash()
