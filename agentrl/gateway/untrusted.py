@@ -31,8 +31,14 @@ class ControlTokens:
         self.special = special | {number for number in self.contents if added[number].special}
         self._any = _pattern(list(self.contents.values()))
         self._special = _pattern([text for number, text in self.contents.items() if number in self.special])
-        normalized = [token.content for token in added.values() if token.content.strip() and token.normalized]
-        self._normalized = _pattern(normalized) if normalized and backend.normalizer is not None else None
+        normalizer = backend.normalizer  # matches a "normalized" token in its own normalized spelling
+        spellings = {
+            number: [text, normalizer.normalize_str(text)]
+            for number, text in self.contents.items()
+            if normalizer is not None and added[number].normalized
+        }
+        self._any_normalized = _pattern([text for both in spellings.values() for text in both])
+        self._special_normalized = _pattern([t for n, both in spellings.items() if n in self.special for t in both])
         self._backend = backend
         self._plain = _without_added_tokens(backend, set(self.contents))
 
@@ -41,13 +47,12 @@ class ControlTokens:
 
     def spelled_in(self, text: str, *, special_only: bool) -> list[tuple[int, int]]:
         """Where `text` spells a control token: [start, end) in characters, without overlaps, in order."""
-        pattern = self._special if special_only else self._any
-        spans = [match.span() for match in pattern.finditer(text)]
-        if not spans and self._normalized is not None:  # "＜think＞" may become "<think>" inside the tokenizer
-            assert self._backend.normalizer is not None
-            if self._normalized.search(self._backend.normalizer.normalize_str(text)):
-                return [(0, len(text))]
-        return spans
+        pattern, normalized = (
+            (self._special, self._special_normalized) if special_only else (self._any, self._any_normalized)
+        )
+        if (normalizer := self._backend.normalizer) is not None and normalized.search(normalizer.normalize_str(text)):
+            return [(0, len(text))]  # "＜think＞" may become "<think>" inside the tokenizer
+        return [match.span() for match in pattern.finditer(text)]
 
     def plain_ids(self, text: str) -> list[int]:
         """The ids of `text` as text, none of them a control token."""
