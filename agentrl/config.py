@@ -7,7 +7,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, Field, SerializeAsAny, ValidationError, field_validator, model_validator
 
@@ -20,11 +20,11 @@ from agentrl.rollout.config import RolloutConfig
 from agentrl.train.config import (
     AlgorithmConfig,
     CheckpointConfig,
+    EnvironmentConfig,
     EvaluationConfig,
     LoopConfig,
     Section,
     StalenessConfig,
-    TaskMix,
     TensorBoardConfig,
 )
 
@@ -50,7 +50,7 @@ class RunConfig(Section):
     store_url: str | None = None
     """SQLAlchemy URL of the trajectory store; `trajectories.db` in the run directory when unset."""
 
-    environment: TaskMix
+    environment: EnvironmentConfig
     loop: LoopConfig = LoopConfig()
     rollout: RolloutConfig = RolloutConfig()
     reward: RewardConfig = RewardConfig()
@@ -77,7 +77,7 @@ class RunConfig(Section):
     @field_validator("store_url")
     @classmethod
     def _no_password_in_the_file(cls, url: str | None) -> str | None:
-        if url is not None and "@" in url and ":" in url.split("@")[0].split("//")[-1]:
+        if url is not None and re.search(r"//[^/@]*:[^/@]*@|[?&]password=", url):
             raise ValueError("store_url holds a password; leave it out and use the database driver's own password file")
         return url
 
@@ -99,12 +99,26 @@ def load_run_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
         ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not a TOML file: {error}") from error
+    except OSError as error:
+        raise ConfigError(f"the configuration file cannot be read: {error}") from error
     for override in overrides:
         _apply(data, override)
     try:
-        return RunConfig.model_validate(data)
+        return RunConfig.model_validate(_off_is_none(RunConfig, data))
     except ValidationError as error:
         raise ConfigError("\n".join(f"{path}: {line}" for line in describe(error))) from error
+
+
+def _off_is_none(model: type[BaseModel], data: dict[str, Any]) -> dict[str, Any]:
+    """TOML cannot say "no value": `"off"` says it, for every key that may have none and is not a text."""
+    read = dict(data)
+    for key, value in data.items():
+        annotation = model.model_fields[key].annotation if key in model.model_fields else None
+        if isinstance(value, dict) and isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            read[key] = _off_is_none(annotation, value)
+        elif value == "off" and type(None) in get_args(annotation) and str not in get_args(annotation):
+            read[key] = None
+    return read
 
 
 def describe(error: ValidationError) -> Iterable[str]:
@@ -121,7 +135,7 @@ def describe(error: ValidationError) -> Iterable[str]:
 
 
 def _without_password(value: object) -> str:
-    return re.sub(r"//[^/@\s]*@", "//…@", repr(value))
+    return re.sub(r"//[^/@\s]*@|(?<=password=)[^&'\"]*", "…", repr(value))
 
 
 def _suggestion(title: str, location: tuple[int | str, ...]) -> str:

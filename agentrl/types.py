@@ -81,17 +81,6 @@ class TokenChunk(Struct, frozen=True, kw_only=True):
     versions: list[VersionSpan] | None = None  # last chunk only, spans over all S tokens of the generation
 
 
-class Generation(Struct, frozen=True, kw_only=True):
-    """A whole generation: the chunks joined. Made by the gateway's collector."""
-
-    token_ids: list[int]  # [S]
-    logprobs: list[float] | None  # [S]; None makes the call untrainable
-    versions: list[VersionSpan]  # cover [0, S) without gap or overlap, versions non-decreasing
-    finish_reason: FinishReason
-    stop_reason: str | int | None = None
-    engine_id: str
-
-
 class Call(Struct, kw_only=True):
     """One model call of a session, exactly as the engine saw it. Made by the gateway, kept by the store."""
 

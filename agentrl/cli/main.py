@@ -5,8 +5,9 @@ Exit status: 0 done, 1 a run failed, 2 the configuration or command line is wron
 
 from __future__ import annotations
 
-import os
 import sys
+import tempfile
+import traceback
 
 import typer
 from rich.console import Console
@@ -41,12 +42,20 @@ def main() -> None:
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
+    except Exception as error:  # ours to mend: say so in one line, and keep the traceback for the report
+        path = _write_traceback()
+        _say(f"{type(error).__name__}: {error} (this is a fault in agentrl or a plug-in; the traceback is in {path})")
+        sys.exit(1)
 
 
-def _say(error: AgentRLError) -> None:
+def _say(error: object) -> None:
     Console(stderr=True).print(f"agentrl: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
-    if os.environ.get("AGENTRL_TRACEBACK"):
-        raise error
+
+
+def _write_traceback() -> str:
+    with tempfile.NamedTemporaryFile("w", prefix="agentrl-traceback-", suffix=".txt", delete=False) as file:
+        traceback.print_exc(file=file)
+    return file.name
 
 
 if __name__ == "__main__":

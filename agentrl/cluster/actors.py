@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ from pydantic import BaseModel
 
 from agentrl import plugins
 from agentrl.cluster.logs import log_to
-from agentrl.engine.config import EngineConfig
+from agentrl.engine.config import EngineConfig, EngineTimeouts
 from agentrl.gateway.config import GatewayConfig
 from agentrl.rollout.config import RolloutConfig
 from agentrl.types import Group, Mode, Task
@@ -30,8 +32,9 @@ class EngineActor:
     def start(self) -> str:
         return self._replica.start(lambda line: logger.info("%s", line))
 
-    def alive(self) -> bool:
-        return self._replica.alive()
+    def probe(self) -> tuple[bool, bool]:
+        """Whether the server's process runs, and whether it answers."""
+        return self._replica.running(), self._replica.alive()
 
     def stop(self) -> None:
         self._replica.stop()
@@ -40,13 +43,24 @@ class EngineActor:
 class GatewayActor:
     """Serves the gateway on its own event loop."""
 
-    def __init__(self, config: GatewayConfig, *, tokenizer: str, admin_key: str, store_url: str, logs: Path) -> None:
+    def __init__(
+        self,
+        config: GatewayConfig,
+        *,
+        tokenizer: str,
+        admin_key: str,
+        store_url: str,
+        timeouts: EngineTimeouts,
+        logs: Path,
+    ) -> None:
         log_to(logs / "gateway.log")
         self._config = config
         self._tokenizer = tokenizer
         self._admin_key = admin_key
         self._store_url = store_url
+        self._timeouts = timeouts
         self._server: Any = None
+        self._serving: asyncio.Task[None] | None = None
 
     async def start(self) -> str:
         from agentrl.engine.client import HttpEngineClient
@@ -57,14 +71,23 @@ class GatewayActor:
         self._server = GatewayServer(
             self._config,
             renderer=Renderer.load(Path(self._tokenizer)),
-            engine_factory=HttpEngineClient,
+            engine_factory=partial(HttpEngineClient, timeouts=self._timeouts),
             admin_key=self._admin_key,
             sink=SqlStore(self._store_url),
         )
         url: str = await self._server.start()
+        self._serving = asyncio.create_task(self._server.wait(), name="gateway tasks")
         return url
 
+    async def probe(self) -> tuple[bool, bool]:
+        """Whether its server and its background tasks run. Raises what one of them died of."""
+        if self._serving is not None and self._serving.done():
+            self._serving.result()
+        return True, True
+
     async def stop(self) -> None:
+        if self._serving is not None:
+            self._serving.cancel()
         if self._server is not None:
             await self._server.stop()
 
@@ -82,6 +105,9 @@ class RolloutActor:
 
     async def run_group(self, group_id: str, task: Task, *, size: int, version: int, mode: Mode) -> Group:
         return await self._worker.run_group(group_id, task, size=size, version=version, mode=mode)
+
+    async def probe(self) -> tuple[bool, bool]:
+        return True, True
 
     async def stop(self) -> None:
         await self._worker.close()

@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 from agentrl.cluster.actors import EngineActor, GatewayActor, RolloutActor, TrainerActor
 from agentrl.cluster.fleet import EngineFleet
-from agentrl.cluster.handles import RayRollouts, RayTrainer, remote
+from agentrl.cluster.handles import RayRollouts, RayTrainer, cause, remote
+from agentrl.cluster.pulse import Pulse
 from agentrl.cluster.ray_session import actor_class
 from agentrl.config import RunConfig
 from agentrl.engine.control import EngineControl
-from agentrl.errors import RunError
+from agentrl.errors import RunError, first_error
 from agentrl.rundir import RunDirectory
 from agentrl.store.base import TrajectoryStore
 from agentrl.types import SwapRecord
 
+logger = logging.getLogger(__name__)
+
 STOP_TIMEOUT_S = 20.0
 WATCH_EVERY_S = 2.0
+PROBE_TIMEOUT_S = 15.0
+ACTOR_START_S = 120.0  # for a Ray actor to come up, its imports included
 MANY_CALLS = 10_000  # Ray's cap on concurrent calls of an async actor; our own caps are lower
 
 
@@ -57,7 +63,7 @@ class RunCluster:
         self._say = say
         self._admin_key = secrets.token_urlsafe(32)
         self._engines: list[Any] = []
-        self._others: list[Any] = []  # gateway and rollout workers
+        self._others: list[tuple[str, Any]] = []  # gateway and rollout workers, by the name of their log
         self._ranks: list[Any] = []
 
     async def __aenter__(self) -> RunCluster:
@@ -68,10 +74,11 @@ class RunCluster:
                 starting.create_task(self._start_trainer())
                 starting.create_task(self._start_gateway())
             await self._connect(urls.result())
-        except BaseException as error:
+        except BaseExceptionGroup as errors:
+            self._kill()
+            raise first_error(errors) from errors
+        except BaseException:
             self._kill()  # an actor that is still starting would not hear a stop()
-            if isinstance(error, BaseExceptionGroup):
-                raise first(error) from error
             raise
         return self
 
@@ -79,15 +86,29 @@ class RunCluster:
         await self._stop()
 
     async def watch(self) -> None:
-        """Returns never; raises RunError soon after an engine died."""
+        """Returns never; raises RunError soon after an engine, the gateway or a rollout worker died."""
+        watched = [(Pulse(f"engine-{index}"), engine) for index, engine in enumerate(self._engines)]
+        watched += [(Pulse(name), actor) for name, actor in self._others]
         while True:
             await asyncio.sleep(WATCH_EVERY_S)
-            for index, engine in enumerate(self._engines):
-                if not await remote(engine.alive.remote()):
-                    log = self._directory.logs / f"engine-{index}.log"
+            for pulse, actor in watched:
+                running, answered = await self._probe(actor)
+                if wrong := pulse.saw(running=running, answered=answered):
                     raise RunError(
-                        f"engine-{index} died or stopped answering; see why in {log}, then start the run again"
+                        f"{wrong}; see why in {self._directory.logs}/{pulse.name}.log, then start the run again"
                     )
+
+    async def _probe(self, actor: Any) -> tuple[bool, bool]:
+        """Whether it runs, and whether it answered."""
+        try:
+            async with asyncio.timeout(PROBE_TIMEOUT_S):
+                running, answered = await remote(actor.probe.remote())
+        except TimeoutError:
+            return True, False
+        except Exception as error:  # Ray says in many ways that an actor is gone
+            logger.error("a probe failed: %s", cause(error))
+            return False, False
+        return running, answered
 
     async def _start_engines(self) -> list[str]:
         replica = actor_class(EngineActor)
@@ -98,7 +119,8 @@ class RunCluster:
             for index in range(self._config.engine.replicas)
         ]
         started = time.time()
-        urls: list[str] = await asyncio.gather(*(remote(engine.start.remote()) for engine in self._engines))
+        async with _limit("vLLM", self._config.engine.timeouts.startup_s + ACTOR_START_S):
+            urls: list[str] = await asyncio.gather(*(remote(engine.start.remote()) for engine in self._engines))
         for index in range(len(urls)):
             self._store.record_swap(
                 SwapRecord(
@@ -135,10 +157,12 @@ class RunCluster:
             tokenizer=str(self._model),
             admin_key=self._admin_key,
             store_url=self._store_url,
+            timeouts=self._config.engine.timeouts,
             logs=self._directory.logs,
         )
-        self._others.append(gateway)
-        self.gateway_url = await remote(gateway.start.remote())
+        self._others.append(("gateway", gateway))
+        async with _limit("the gateway", ACTOR_START_S):
+            self.gateway_url = await remote(gateway.start.remote())
 
     async def _connect(self, urls: list[str]) -> None:
         """Puts the engines behind the gateway, and the rollout workers before it."""
@@ -150,6 +174,7 @@ class RunCluster:
             mode=self._config.engine.swap_mode,
             gateway_url=self.gateway_url,
             admin_key=self._admin_key,
+            record=self._store.record_swap,
         )
         await self.fleet.register()
         worker = actor_class(RolloutActor, max_concurrency=MANY_CALLS)
@@ -163,12 +188,12 @@ class RunCluster:
             )
             for _ in range(self._config.rollout.workers)
         ]
-        self._others[:0] = workers
+        self._others[:0] = [("rollout", worker) for worker in workers]
         self.rollouts = RayRollouts(workers)
 
     async def _stop(self) -> None:
         """Asks everything to stop, in bounds, then ends what is left of it."""
-        stopping = [actor.stop.remote() for actor in [*self._others, *self._engines]]
+        stopping = [actor.stop.remote() for actor in [*(actor for _, actor in self._others), *self._engines]]
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(STOP_TIMEOUT_S):
                 await asyncio.gather(*(remote(call) for call in stopping), return_exceptions=True)
@@ -179,12 +204,16 @@ class RunCluster:
         """Ends every actor at once. An engine's server dies with its actor."""
         import ray
 
-        for actor in [*self._engines, *self._others, *self._ranks]:
+        for actor in [*self._engines, *(actor for _, actor in self._others), *self._ranks]:
             ray.kill(actor)
 
 
-def first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The first error of a task group that is not a cancellation."""
-    for error in group.exceptions:
-        return first(error) if isinstance(error, BaseExceptionGroup) else error
-    return group
+@contextlib.asynccontextmanager
+async def _limit(what: str, seconds: float) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError:
+        raise RunError(
+            f"{what} did not start within {seconds:g} s; the logs are in the run's logs/ directory"
+        ) from None

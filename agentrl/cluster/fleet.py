@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -12,7 +12,7 @@ import httpx
 from agentrl.engine.control import EngineControl
 from agentrl.engine.swap import WeightSwap
 from agentrl.errors import RunError
-from agentrl.types import SwapMode
+from agentrl.types import SwapMode, SwapRecord
 
 logger = logging.getLogger(__name__)
 
@@ -26,8 +26,18 @@ class EngineFleet:
     missed one (invariant 4).
     """
 
-    def __init__(self, controls: Sequence[EngineControl], *, mode: SwapMode, gateway_url: str, admin_key: str) -> None:
+    def __init__(
+        self,
+        controls: Sequence[EngineControl],
+        *,
+        mode: SwapMode,
+        gateway_url: str,
+        admin_key: str,
+        record: Callable[[SwapRecord], None],
+    ) -> None:
+        """`record` writes the swap log; what an engine samples under a version can then be explained after a crash."""
         self._controls = list(controls)
+        self._record = record
         self._mode = mode
         self._gateway = httpx.AsyncClient(
             base_url=gateway_url,
@@ -53,6 +63,7 @@ class EngineFleet:
                 logger.error("%s gets no more traffic: %s", engine_id, error)
                 await self._tell("PUT", f"/engines/{engine_id}", {"routable": False})
         for record in swap.records:
+            self._record(record)
             await self._tell("PUT", f"/engines/{record.engine_id}", {"version": version, "routable": True})
 
     async def close(self) -> None:

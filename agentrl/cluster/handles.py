@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,8 +11,10 @@ from typing import Any
 
 import msgspec
 
-from agentrl.errors import AgentRLError, RunError, TrainerError
+from agentrl.errors import AgentRLError, RunError, TrainerError, first_error
 from agentrl.types import Batch, Group, Mode, Task, WeightGroup
+
+CANCEL_TIMEOUT_S = 10.0
 
 
 class RayTrainer:
@@ -23,7 +26,7 @@ class RayTrainer:
         self._timeout_s = timeout_s
 
     async def setup(self) -> None:
-        port = await self._one(0, "bind")
+        port = await self._call("bind", self._ranks[:1])
         await self._all("setup", port)
 
     async def step(self, batch: Batch) -> dict[str, float]:
@@ -40,25 +43,29 @@ class RayTrainer:
     async def export(self, directory: Path, version: int) -> None:
         await self._all("export", str(directory), version)
 
-    async def _one(self, rank: int, method: str) -> Any:
-        async with asyncio.timeout(self._timeout_s):
-            return await remote(self._ranks[rank].call.remote(method))
-
     async def _all(self, method: str, *args: object) -> Any:
-        """Calls every rank; the answer is rank 0's. The first failing rank is named."""
-        calls = [rank.call.remote(method, *args) for rank in self._ranks]
+        return await self._call(method, self._ranks, *args)
+
+    async def _call(self, method: str, ranks: Sequence[Any], *args: object) -> Any:
+        """The answer of the first of the ranks. The first that fails is named, and the others are not waited for."""
+        calls = [rank.call.remote(method, *args) for rank in ranks]
         try:
-            async with asyncio.timeout(self._timeout_s):
-                answers = await asyncio.gather(*(remote(call) for call in calls), return_exceptions=True)
+            async with asyncio.timeout(self._timeout_s), asyncio.TaskGroup() as group:
+                answers = [group.create_task(self._of(rank, method, call)) for rank, call in enumerate(calls)]
+        except BaseExceptionGroup as errors:
+            raise first_error(errors) from errors
         except TimeoutError:
             raise TrainerError(
                 f"trainer {method} did not end within loop.step_timeout_s = {self._timeout_s:g} s; "
                 "raise it, or look at logs/trainer-*.log for a rank that hangs"
             ) from None
-        for rank, answer in enumerate(answers):
-            if isinstance(answer, BaseException):
-                raise TrainerError(f"trainer rank {rank} failed in {method}: {cause(answer)}") from answer
-        return answers[0]
+        return answers[0].result()
+
+    async def _of(self, rank: int, method: str, call: Any) -> Any:
+        try:
+            return await remote(call)
+        except Exception as error:
+            raise TrainerError(f"trainer rank {rank} failed in {method}: {cause(error)}") from error
 
 
 class RayRollouts:
@@ -83,11 +90,9 @@ class RayRollouts:
         import ray
 
         ray.cancel(call)
-        try:
-            async with asyncio.timeout(10.0):
+        with contextlib.suppress(Exception):  # it was cancelled: whatever it says now, nobody needs it
+            async with asyncio.timeout(CANCEL_TIMEOUT_S):
                 await remote(call)
-        except (TimeoutError, Exception):
-            return
 
 
 async def remote(call: Any) -> Any:

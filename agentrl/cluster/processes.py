@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import psutil
+
+from agentrl.cluster.signals import signals_ignored
+
+logger = logging.getLogger(__name__)
 
 TAG = "AGENTRL_RUN_TAG"
 
@@ -66,3 +71,21 @@ def _name(process: psutil.Process) -> str:
         return str(process.name())
     except psutil.NoSuchProcess:
         return "gone"
+
+
+@contextlib.contextmanager
+def no_process_left(stop: Callable[[], None]) -> Iterator[Callable[[], list[str]]]:
+    """Ends every process that the block started, however the block ended; `stop` asks them first.
+
+    Yields a function that ends them at once, for whoever cannot wait.
+    """
+    earlier = descendants()
+    tag = tag_this_process()
+    try:
+        yield lambda: end(processes_of(tag, earlier=earlier), grace_s=0.0)
+    finally:
+        with signals_ignored():
+            processes = processes_of(tag, earlier=earlier)  # before `stop`, which orphans some
+            stop()
+            if left := end([*processes, *processes_of(tag, earlier=earlier)]):
+                logger.info("ended what was left: %s", ", ".join(left))

@@ -9,8 +9,6 @@ from typing import Any
 
 from agentrl.errors import RunError
 
-START_TIMEOUT_S = 120.0
-
 _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_DEDUP_LOGS": "0",

@@ -72,11 +72,13 @@ class EngineReplica:
             raise
         return self.url
 
+    def running(self) -> bool:
+        """Whether the server process runs."""
+        return self._process is not None and self._process.poll() is None
+
     def alive(self) -> bool:
-        """Whether the server process runs and answers its health check."""
-        return (
-            self._process is not None and self._process.poll() is None and self._healthy(self._config.timeouts.probe_s)
-        )
+        """Whether it runs and answers its health check."""
+        return self.running() and self._healthy(self._config.timeouts.probe_s)
 
     def stop(self) -> None:
         """SIGTERM, then SIGKILL, to the server and all that it started. Nothing is left after it; may be repeated."""

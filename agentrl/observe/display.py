@@ -21,6 +21,12 @@ def sparkline(values: Sequence[float], *, width: int = 60) -> str:
     return "".join(_BARS[min(len(_BARS) - 1, max(0, int(value * len(_BARS))))] for value in values[-width:])
 
 
+def time_left(record: StepRecord, steps: int) -> str:
+    """At the pace of the steps so far: `1m20s`."""
+    seconds = round((record.training_s / record.step) * (steps - record.step)) if record.step else 0
+    return f"{seconds // 60}m{seconds % 60:02d}s"
+
+
 def step_line(record: StepRecord, steps: int) -> str:
     """One step on one line."""
     lag = max(record.staleness, default=0)
@@ -28,7 +34,8 @@ def step_line(record: StepRecord, steps: int) -> str:
     rate = record.sampled_tokens / record.step_s if record.step_s else 0.0
     return (
         f"step {record.step:>3}/{steps}  reward {record.reward:.2f}  success {record.success:.2f} "
-        f"(avg {record.success_average:.2f})  lag {lag}  {rate:,.0f} tok/s  {record.step_s:.1f}s [{phases}]"
+        f"(avg {record.success_average:.2f})  lag {lag}  {rate:,.0f} tok/s  {record.step_s:.1f}s [{phases}]  "
+        f"left {time_left(record, steps)}"
     )
 
 
@@ -46,6 +53,11 @@ class LineDisplay:
 
     def say(self, text: str) -> None:
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def progress(self, what: str, done: int, total: int) -> None:
+        """A line at each quarter."""
+        if done * 4 // total > (done - 1) * 4 // total:
+            self.say(f"{what}: {done} of {total}")
 
     def stepped(self, record: StepRecord) -> None:
         self.say(step_line(record, self._steps))
@@ -81,6 +93,10 @@ class LiveDisplay:
     def say(self, text: str) -> None:
         self._status = text
         self._live.console.print(Text(text, style="dim"))
+        self._live.update(self._panel())
+
+    def progress(self, what: str, done: int, total: int) -> None:
+        self._status = f"{what}: {done} of {total}"
         self._live.update(self._panel())
 
     def stepped(self, record: StepRecord) -> None:

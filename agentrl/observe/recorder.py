@@ -45,6 +45,7 @@ class Recorder:
         now = time.monotonic()
         record.elapsed_s, record.step_s, self._last = now - self._started, now - self._last, now
         self.steps.append(record)
+        record.training_s = sum(past.step_s for past in self.steps)
         window = [past.success for past in self.steps[-MOVING_AVERAGE:]]
         record.success_average = sum(window) / len(window)
         self._trajectories += record.trajectories

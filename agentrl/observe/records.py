@@ -27,6 +27,7 @@ class StepRecord(Struct, kw_only=True):
     trainer: dict[str, float]
     elapsed_s: float = 0.0  # since the run began; the recorder fills it in
     step_s: float = 0.0  # since the step before; the recorder fills it in
+    training_s: float = 0.0  # of all steps so far; the recorder fills it in
     success_average: float = 0.0  # moving average; the recorder fills it in
 
 

@@ -15,8 +15,8 @@ class ServiceConfig(BaseModel):
     name: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
     """Its component's name in trajectories and metrics."""
 
-    url: str = Field(pattern=r"^https?://.+")
-    """Where `/score` and `/health` are, for example `http://127.0.0.1:9000`."""
+    url: str = Field(pattern=r"^https?://[^/@]+(/.*)?$")
+    """Where `/score` and `/health` are, for example `http://127.0.0.1:9000`. No user or password: see `auth_env`."""
 
     weight: float = Field(default=1.0, allow_inf_nan=False)
     """Its share of the reward. 0 records its scores without training on them; they may then be missing."""

@@ -85,7 +85,7 @@ class TensorBoardConfig(Section):
     """Write event files under `tensorboard/` of the run directory."""
 
 
-class TaskMix(Section):
+class EnvironmentConfig(Section):
     """Where tasks come from."""
 
     id: str
@@ -101,7 +101,7 @@ class TaskMix(Section):
     """The split of the held-out tasks."""
 
     @model_validator(mode="after")
-    def _splits_differ(self) -> TaskMix:
+    def _splits_differ(self) -> EnvironmentConfig:
         if self.train_split == self.eval_split:
             raise ValueError(
                 f"train_split and eval_split are both {self.eval_split!r}; held-out tasks need a split of their own"

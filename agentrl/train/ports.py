@@ -6,7 +6,7 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Protocol
 
-from agentrl.types import Batch, Group, Mode, SwapRecord, Task, WeightGroup
+from agentrl.types import Batch, Group, Mode, Task, WeightGroup
 
 
 class Rollouts(Protocol):
@@ -33,18 +33,16 @@ class Swap(Protocol):
     async def load(self, group: WeightGroup) -> None: ...
 
     @property
-    def records(self) -> list[SwapRecord]:
-        """After the context closed: the engines that acknowledged."""
-        ...
-
-    @property
     def seconds(self) -> dict[str, float]:
         """After the context closed: the slowest engine's time per part."""
         ...
 
 
 class Engines(Protocol):
-    """All engines behind the gateway, for a weight swap. Raises SwapError when none took the version."""
+    """All engines behind the gateway, for a weight swap. Raises SwapError when none took the version.
+
+    The swap log is written (`TrajectoryStore.record_swap`) before the gateway hears that an engine has the version.
+    """
 
     def swap(self, version: int) -> AbstractAsyncContextManager[Swap]: ...
 

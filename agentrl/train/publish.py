@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from agentrl.store.base import TrajectoryStore
 from agentrl.train.ports import Engines, Trainer
 
 
 class WeightPublisher:
-    """Streams weight groups, so that peak memory is the model plus one group; records who took the version when."""
+    """Streams weight groups, so that peak memory is the model plus one group."""
 
-    def __init__(self, *, trainer: Trainer, engines: Engines, store: TrajectoryStore) -> None:
+    def __init__(self, *, trainer: Trainer, engines: Engines) -> None:
         self._trainer = trainer
         self._engines = engines
-        self._store = store
 
     async def publish(self, version: int) -> dict[str, float]:
         """Returns the slowest engine's seconds per part. Raises SwapError when no engine took the version."""
@@ -25,6 +23,4 @@ class WeightPublisher:
                     await swap.load(group)
                 finally:
                     Path(group.path).unlink(missing_ok=True)
-        for record in swap.records:
-            self._store.record_swap(record)
         return swap.seconds

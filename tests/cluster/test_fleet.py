@@ -17,7 +17,14 @@ from agentrl.engine.scripted import ScriptedEngine
 from agentrl.errors import RunError, SwapError
 from agentrl.gateway.config import GatewayConfig
 from agentrl.gateway.server import GatewayServer
-from agentrl.types import WeightGroup
+from agentrl.types import SwapRecord, WeightGroup
+
+SWAP_LOG: list[SwapRecord] = []
+
+
+@pytest.fixture(autouse=True)
+def empty_swap_log() -> None:
+    SWAP_LOG.clear()
 
 
 def weight_group(directory: Path, version: int) -> WeightGroup:
@@ -33,7 +40,9 @@ async def fleet_of(*engines: ScriptedEngine) -> AsyncIterator[tuple[EngineFleet,
     server = GatewayServer(GatewayConfig(health_every_s=60), renderer=renderer(), engine_factory=HttpEngineClient)
     await server.start()
     controls = [EngineControl(engine.url, engine_id=f"engine-{index}") for index, engine in enumerate(engines)]
-    fleet = EngineFleet(controls, mode="recompute", gateway_url=server.url, admin_key=server.admin_key)
+    fleet = EngineFleet(
+        controls, mode="recompute", gateway_url=server.url, admin_key=server.admin_key, record=SWAP_LOG.append
+    )
     try:
         await fleet.register()
         yield fleet, server
@@ -72,6 +81,7 @@ async def test_every_engine_takes_the_version_and_the_gateway_hears_of_it(tmp_pa
         assert server.gateway.table.current_version == 0
         assert await publish(fleet, tmp_path, 1) == ["engine-0", "engine-1"]
         assert (one.version, two.version) == (1, 1)
+        assert [(record.engine_id, record.version) for record in SWAP_LOG] == [("engine-0", 1), ("engine-1", 1)]
         assert server.gateway.table.current_version == 1
         assert routable(server) == {"engine-0": True, "engine-1": True}
 

@@ -96,6 +96,36 @@ def test_a_password_in_the_store_url_is_refused(run_file):
     assert "s3cret" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "url", ["postgresql://db/runs?user=me&password=s3cret", "postgresql://me:s3cret@db/runs?sslmode=require"]
+)
+def test_no_spelling_of_a_password_gets_through(run_file, url: str):
+    with pytest.raises(ConfigError) as caught:
+        load_run_config(run_file(), [f'store_url="{url}"'])
+    assert "s3cret" not in str(caught.value)
+
+
+def test_a_password_in_a_reward_services_url_is_refused(run_file):
+    service = '[[reward.services]]\nname = "judge"\nurl = "http://me:s3cret@judge/"\n'
+    with pytest.raises(ConfigError, match=r"reward.services.0.url") as caught:
+        load_run_config(run_file(MINIMAL + service))
+    assert "s3cret" not in str(caught.value)
+
+
+def test_off_says_no_value_where_there_may_be_none(run_file):
+    off = load_run_config(
+        run_file(), ["rollout.max_tokens=off", "engine.kv_cache_gib=off", "trainer.gradient_clip=off"]
+    )
+    assert (off.rollout.max_tokens, off.engine.kv_cache_gib, off.trainer.gradient_clip) == (None, None, None)
+    with pytest.raises(ConfigError, match=r"loop.steps = 'off'"):
+        load_run_config(run_file(), ["loop.steps=off"])
+
+
+def test_a_directory_is_not_a_configuration_file(tmp_path: Path):
+    with pytest.raises(ConfigError, match=r"cannot be read: .*Is a directory"):
+        load_run_config(tmp_path)
+
+
 def test_train_and_held_out_tasks_may_not_be_of_one_split(run_file):
     with pytest.raises(ConfigError, match="held-out tasks need a split of their own"):
         load_run_config(run_file(), ["environment.eval_split=train"])

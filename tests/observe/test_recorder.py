@@ -102,12 +102,18 @@ def test_the_display_says_step_of_steps_success_lag_and_phases(terminal: bool):
     console = Console(file=out, width=120, force_terminal=terminal)
     display = LiveDisplay(console, steps=40, name="demo") if terminal else LineDisplay(console, steps=40)
     display.say("starting the engine")
-    display.stepped(step(3, success=0.625, success_average=0.6, step_s=2.0))
+    for done in range(1, 9):
+        display.progress("evaluating version 0", done, 8)
+    display.stepped(step(3, success=0.625, success_average=0.6, step_s=2.0, training_s=6.0))
     display.evaluated(evaluation(3, 0.875))
     display.close()
     text = out.getvalue()
     for part in ("starting the engine", "3/40", "0.62", "train 2.0", "1,050", "held-out success 0.875 on 256 tasks"):
         assert part in text
+    if not terminal:
+        assert "evaluating version 0: 8 of 8" in text
+        assert "left 1m14s" in text, "37 steps at the 2 seconds of the first three"
+        assert text.count("evaluating version 0") == 4, "a line at each quarter"
 
 
 def test_a_sparkline_shows_the_ends_of_the_scale():

@@ -43,7 +43,7 @@ class World:
         **rollouts: object,
     ) -> None:
         self.store = MemoryStore()
-        self.engines = TwinEngines()
+        self.engines = TwinEngines(self.store)
         self.rollouts = TwinRollouts(self.store, self.engines, **rollouts)  # type: ignore[arg-type]
         self.trainer = TwinTrainer(tmp_path, on_step=on_step, skipped_steps=skipped_steps)
         self.recorder = Recorder([])
@@ -77,7 +77,7 @@ class World:
                 progress=lambda what, done, total: self.progress.append((what, done, total)),
             ),
             trainer=self.trainer,
-            publisher=WeightPublisher(trainer=self.trainer, engines=self.engines, store=self.store),
+            publisher=WeightPublisher(trainer=self.trainer, engines=self.engines),
             estimate=group_advantages,
             recorder=self.recorder,
         )

@@ -148,7 +148,6 @@ class TwinTrainer:
 class TwinSwap:
     def __init__(self) -> None:
         self.loaded: list[WeightGroup] = []
-        self.records: list[SwapRecord] = []
         self.seconds: dict[str, float] = {"pause": 0.0}
 
     async def load(self, group: WeightGroup) -> None:
@@ -159,9 +158,10 @@ class TwinSwap:
 class TwinEngines:
     """One engine that takes every version, unless told to refuse."""
 
-    def __init__(self) -> None:
+    def __init__(self, store: TrajectoryStore) -> None:
         self.version = 0
         self.swaps: list[TwinSwap] = []
+        self._store = store
 
     @asynccontextmanager
     async def swap(self, version: int) -> AsyncIterator[TwinSwap]:
@@ -169,7 +169,7 @@ class TwinEngines:
         yield swap
         self.version = version
         self.swaps.append(swap)
-        swap.records.append(
+        self._store.record_swap(
             SwapRecord(engine_id="engine-0", version=version, mode="recompute", started_at=0.0, finished_at=1.0)
         )
 
