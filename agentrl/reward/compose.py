@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from agentrl.reward.protocol import Score
@@ -26,4 +26,13 @@ def compose(env: float | None, scores: Mapping[str, Score], weights: Mapping[str
         components |= {f"{name}.{part}": value for part, value in score.components.items()}
     terms = [weights[name] * value for name, value in parts.items() if weights[name] != 0 and value is not None]
     required = sum(weights[name] != 0 for name in parts)
-    return Reward(math.fsum(terms) if len(terms) == required else None, components)
+    return Reward(_total(terms) if len(terms) == required else None, components)
+
+
+def _total(terms: Sequence[float]) -> float | None:
+    """None when the sum is past the floats: that is no reward, and no reason to end a run."""
+    try:
+        total = math.fsum(terms)
+    except OverflowError:
+        return None
+    return total if math.isfinite(total) else None

@@ -26,7 +26,8 @@ MODEL = "policy"
 
 CONTEXT_CODE = "context_length_exceeded"
 LIMIT_CODE = "session_limit_reached"
-INVALID_CODE = "invalid_request"
+ENVIRONMENT_CODES = ("invalid_request", "unknown_parameter", "unsupported_parameter", "body_too_large")
+"""What the gateway says of messages or tools that it does not take, which are the environment's."""
 
 
 class Retryable(GatewayError):
@@ -151,7 +152,7 @@ class HttpSession:
         try:
             answer = await self._gateway.model_call(self._chat_url, body, self._api_key)
         except Refused as error:
-            if error.code != INVALID_CODE:
+            if error.code not in ENVIRONMENT_CODES:
                 raise
             raise EnvironmentFault(f"the gateway does not take these messages or tools: {error}") from error
         try:

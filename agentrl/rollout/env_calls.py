@@ -6,6 +6,7 @@ import asyncio
 import functools
 import inspect
 import math
+import reprlib
 from collections.abc import Callable
 from typing import Any
 
@@ -55,7 +56,7 @@ class EnvCalls:
         options = {**task.options, "split": task.split}
         result = await self._call("reset", seed=task.seed, options=options)
         if not isinstance(result, tuple) or len(result) != 2:
-            raise self._fault("reset", f"returned {result!r:.100}; return (observation, info)")
+            raise self._fault("reset", f"returned {_shown(result)}; return (observation, info)")
         observation, info = result
         if not isinstance(info, dict):
             raise self._fault("reset", f"returned an info of type {type(info).__name__}; return a dict")
@@ -69,19 +70,27 @@ class EnvCalls:
         def read() -> list[dict[str, Any]]:
             return list(env.get_wrapper_attr("tools")) if env.has_wrapper_attr("tools") else []
 
-        return await self._guarded("tools", read)
+        tools = await self._guarded("tools", read)
+        try:
+            found = orjson.loads(orjson.dumps(tools, option=orjson.OPT_SERIALIZE_NUMPY))
+        except TypeError as error:
+            raise self._fault("tools", f"gave tools that are no JSON: {error}") from error
+        if not all(isinstance(tool, dict) for tool in found):
+            raise self._fault("tools", f"gave {_shown(tools)}; a tool is an entry of OpenAI's `tools`, a dict")
+        return list(found)
 
     async def step(self, action: Message) -> Step:
         # A copy, for the conversation must reach the gateway as it was sampled, whatever the environment does to it.
         result = await self._call("step", Message(orjson.loads(orjson.dumps(action))))
         if not isinstance(result, tuple) or len(result) != 5:
             raise self._fault(
-                "step", f"returned {result!r:.100}; return (observation, reward, terminated, truncated, info)"
+                "step",
+                f"returned {_shown(result)}; return (observation, reward, terminated, truncated, info)",
             )
         observation, reward, terminated, truncated, info = result
         for name, flag in (("terminated", terminated), ("truncated", truncated)):
             if not isinstance(flag, bool | np.bool_):
-                raise self._fault("step", f"returned {name}={flag!r:.100}; return True or False")
+                raise self._fault("step", f"returned {name}={_shown(flag)}; return True or False")
         if not isinstance(info, dict):
             raise self._fault("step", f"returned an info of type {type(info).__name__}; return a dict")
         ended = bool(terminated or truncated)
@@ -112,7 +121,7 @@ class EnvCalls:
         except (EnvironmentFault, ConfigError):
             raise
         except Exception as error:
-            raise self._fault(method, f"raised {type(error).__name__}: {error}") from error
+            raise self._fault(method, f"raised {_told(error)}") from error
 
     async def _guarded_async(self, method: str, call: Callable[[], Any]) -> Any:
         task = asyncio.current_task()
@@ -129,7 +138,7 @@ class EnvCalls:
         except (Exception, SystemExit) as error:
             if isinstance(error, TimeoutError) and scope.expired():
                 raise EnvironmentTimeout(f"{self._name}.{method} took longer than {self._timeout_s:g} s") from None
-            raise self._fault(method, f"raised {type(error).__name__}: {error}") from error
+            raise self._fault(method, f"raised {_told(error)}") from error
 
     def _observation(self, method: str, observation: Any, *, ended: bool) -> Observation:
         fault = _OBSERVATIONS.fault(observation)
@@ -147,8 +156,8 @@ class EnvCalls:
             return None
         try:
             value = float(reward)
-        except (TypeError, ValueError):
-            raise self._fault("step", f"returned the reward {reward!r:.100}; return a number or None") from None
+        except Exception as error:  # a stranger's `__float__`, an int past the floats
+            raise self._fault("step", f"returned the reward {_shown(reward)}; return a number or None") from error
         if not math.isfinite(value):
             raise self._fault(
                 "step", f"returned the reward {value}; return a finite number, or None when it is missing"
@@ -157,3 +166,18 @@ class EnvCalls:
 
     def _fault(self, method: str, what: str) -> EnvironmentFault:
         return EnvironmentFault(f"{self._name}.{method} {what}")
+
+
+def _told(error: BaseException) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # its `__str__` is the environment's code too
+        return type(error).__name__
+
+
+def _shown(value: object) -> str:
+    """A short repr; never raises, as the environment's own `__repr__` and Python's of a very large int may."""
+    try:
+        return reprlib.repr(value)
+    except Exception:
+        return f"a {type(value).__name__}"

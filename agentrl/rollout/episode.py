@@ -158,4 +158,10 @@ class _EpisodeRun:
     def _reward(self) -> float | None:
         """The sum over the steps. Missing when one is, or when there was none."""
         known = [reward for reward in self._rewards if reward is not None]
-        return math.fsum(known) if known and len(known) == len(self._rewards) else None
+        if not known or len(known) < len(self._rewards):
+            return None
+        try:
+            return math.fsum(known)
+        except OverflowError:
+            log.warning("task %s: the sum of its rewards is past the floats, so it is missing", self._request.task.id)
+            return None

@@ -122,7 +122,7 @@ def test_a_spelling_that_only_the_normalizer_makes_is_text_too() -> None:
 
 
 def test_a_normalizer_that_changes_the_control_tokens_too_is_seen_through() -> None:
-    shouting = Renderer(transformers_tokenizer(normalizer=normalizers.Replace("k", "K")))  # <think> is matched as <thinK>
+    shouting = Renderer(transformers_tokenizer(normalizer=normalizers.Replace("k", "K")))  # matches <think> as <thinK>
     added = {token.content: number for number, token in shouting._backend.get_added_tokens_decoder().items()}
     assert added["<think>"] in shouting._backend.encode("<thinK>").ids
     assert added["<think>"] not in shouting.first([user("a <thinK> b")])

@@ -60,6 +60,12 @@ def test_a_part_that_counts_and_is_missing_makes_the_reward_missing(
     assert compose(env, {"judge": Score(id="a", reward=judge)}, weights).value == value
 
 
+@pytest.mark.parametrize(("env", "judge", "weight"), [(1e308, 1e308, 1.0), (0.0, 1e308, 10.0)])
+def test_a_sum_past_the_floats_is_missing(env: float, judge: float, weight: float) -> None:
+    weights = {"env": 1.0, "judge": weight}
+    assert compose(env, {"judge": Score(id="a", reward=judge)}, weights).value is None
+
+
 whole = st.integers(-100, 100)  # of which sums are exact
 
 

@@ -197,10 +197,11 @@ async def test_a_limit_of_the_session_is_recognised_by_name() -> None:
         assert caught.value.limit == "max_calls"
 
 
-async def test_messages_that_the_gateway_does_not_take_are_the_environments_fault() -> None:
+@pytest.mark.parametrize("code", ["invalid_request", "unknown_parameter", "unsupported_parameter", "body_too_large"])
+async def test_messages_that_the_gateway_does_not_take_are_the_environments_fault(code: str) -> None:
     async with gateway() as (fake, client):
-        fake.answers[CHAT] = [error(400, "invalid_request")]
-        with pytest.raises(EnvironmentFault, match="because invalid_request"):
+        fake.answers[CHAT] = [error(400, code)]
+        with pytest.raises(EnvironmentFault, match=f"because {code}"):
             await ask(await client.open_session(REQUEST))
 
 

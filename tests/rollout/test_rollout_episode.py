@@ -277,6 +277,51 @@ async def test_an_environment_cannot_end_the_process(error: BaseException) -> No
     assert (await play(lambda: Broken("step", leave))).stop_reason == "env_error"
 
 
+class Spiteful(Exception):
+    """An object whose every method raises."""
+
+    def __repr__(self) -> str:
+        raise LookupError("no repr")
+
+    __str__ = __float__ = __repr__
+
+
+async def test_an_exception_that_cannot_be_printed_costs_its_own_episode() -> None:
+    def spite() -> Any:
+        raise Spiteful
+
+    episode = await play(lambda: Broken("step", spite))
+    assert (episode.stop_reason, episode.error) == ("env_error", "test/Env.step raised Spiteful")
+
+
+async def test_rewards_whose_sum_is_past_the_floats_are_missing() -> None:
+    episode = await play(Counting([1e308, 1e308]))
+    assert (episode.stop_reason, episode.reward) == ("done", None)
+
+
+@pytest.mark.parametrize("tools", [[{1, 2}], [5], "x", [{"type": "function", "function": {"name": "\ud800"}}]])
+async def test_tools_that_are_none_are_the_environments_fault(tools: Any) -> None:
+    class Offering(Counting):
+        @property
+        def tools(self) -> Any:
+            return tools
+
+    episode = await play(Offering())
+    assert episode.stop_reason == "env_error"
+    assert "test/Env.tools gave" in (episode.error or "")
+
+
+async def test_numbers_of_numpy_in_a_tools_schema_become_plain_ones() -> None:
+    class Offering(Counting):
+        @property
+        def tools(self) -> Any:
+            return [{"type": "function", "function": {"name": "f", "parameters": {"maximum": np.int64(3)}}}]
+
+    gateway = ScriptedGateway(lambda messages: "x")
+    assert (await play(Offering(), gateway=gateway)).stop_reason == "done"
+    assert json.loads(json.dumps(gateway.sessions[0].tools))[0]["function"]["parameters"] == {"maximum": 3}
+
+
 @pytest.mark.parametrize(
     ("where", "returned", "said"),
     [
@@ -289,6 +334,12 @@ async def test_an_environment_cannot_end_the_process(error: BaseException) -> No
         ("step", ([{"role": "user", "content": object()}], 0.0, True, False, {}), "no observation"),
         ("step", ([{"role": "user", "content": "x", "extra": {1, 2}}], 0.0, True, False, {}), "no JSON"),
         ("step", ([], 1.0, "yes", False, {}), "terminated='yes'"),
+        ("step", ([], 10**400, True, False, {}), "return a number or None"),
+        ("step", ([], 10**5000, True, False, {}), "returned the reward a int"),
+        ("step", ([], Spiteful(), True, False, {}), "return a number or None"),
+        ("step", ([], 1.0, Spiteful(), False, {}), "return True or False"),
+        ("step", Spiteful(), "return (observation, reward, terminated, truncated, info)"),
+        ("reset", Spiteful(), "return (observation, info)"),
     ],
 )
 async def test_an_environment_that_breaks_the_contract_is_told_how(where: str, returned: Any, said: str) -> None:
