@@ -60,6 +60,14 @@ class StoreError(AgentRLError):
     """The trajectory store refused or lost something."""
 
 
+class StoreUnavailable(StoreError):
+    """The database is busy, full or out of reach. May pass; a retry is allowed."""
+
+
+class TrajectoryNotFound(StoreError):
+    """The store holds no trajectory of this id."""
+
+
 class TrainerError(AgentRLError):
     """A trainer rank failed or was given a batch it cannot train."""
 

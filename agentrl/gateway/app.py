@@ -77,7 +77,7 @@ def _model_call(gateway: Gateway, dialect: Dialect[Any], answering: Answering) -
     async def endpoint(request: Request) -> Response:
         started = time.perf_counter()
         try:
-            session = gateway.auth.session_of(request.headers, request.path_params.get("session_id"))
+            session = await gateway.auth.session_of(request.headers, request.path_params.get("session_id"))
             turn, decoded = dialect.decode(await request.body())
             gone = asyncio.create_task(_disconnected(request))
             try:
@@ -107,7 +107,7 @@ def _models(gateway: Gateway) -> Endpoint:
     async def endpoint(request: Request) -> Response:
         try:
             if "session_id" in request.path_params:
-                gateway.auth.session_of(request.headers, request.path_params["session_id"])
+                await gateway.auth.session_of(request.headers, request.path_params["session_id"])
             gateway.auth.require_any(request.headers)
         except Refusal as refusal:
             return refused(refusal, openai_error(refusal))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 from agentrl.gateway.keys import same_key
 from agentrl.gateway.refusal import Refusal, invalid
@@ -20,9 +20,12 @@ def given_key(headers: Mapping[str, str]) -> str:
 
 
 class Auth:
-    def __init__(self, admin_key: str, sessions: SessionRegistry) -> None:
+    """`find` gives the session of an id, wherever it is; raises Refusal (404)."""
+
+    def __init__(self, admin_key: str, sessions: SessionRegistry, find: Callable[[str], Awaitable[Session]]) -> None:
         self._admin_key = admin_key
         self._sessions = sessions
+        self._find = find
 
     def is_admin(self, headers: Mapping[str, str]) -> bool:
         return same_key(given_key(headers), self._admin_key)
@@ -38,7 +41,7 @@ class Auth:
         if not self.is_admin(headers):
             self._known_session(headers)
 
-    def session_of(self, headers: Mapping[str, str], path_id: str | None) -> Session:
+    async def session_of(self, headers: Mapping[str, str], path_id: str | None) -> Session:
         """The session of a call: its own key names it; the admin names it in the path or in X-Session-ID.
 
         Raises Refusal: 401 unknown key, 403 another session's key, 404 no such session, 400 the admin named none.
@@ -49,7 +52,7 @@ class Auth:
                 raise invalid(
                     "X-Session-ID", "the admin key names no session: send X-Session-ID or use /sessions/ID/v1"
                 )
-            return self._sessions.get(named)
+            return await self._find(named)
         session = self._known_session(headers)
         if named is not None and named != session.id:
             raise Refusal(403, "wrong_session", "this key opens another session only")

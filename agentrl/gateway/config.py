@@ -33,9 +33,9 @@ class GatewayConfig(BaseModel):
     max_sessions: int = Field(default=20_000, gt=0)
     """Sessions held in memory. At the cap the longest saved one makes room; with none saved, opening one gets 429."""
     session_idle_s: float = Field(default=3600.0, gt=0)
-    """A session that nobody used for so long is forgotten."""
+    """A session that nobody used for so long is forgotten, its key with it. What it sampled is saved first."""
     saved_idle_s: float = Field(default=60.0, gt=0)
-    """The same for a finished session whose trajectory is in the store."""
+    """A finished session's tokens leave memory after so long without use; from then on the store answers for it."""
     save_timeout_s: float = Field(default=60.0, gt=0)
     """How long finishing a session may wait for the store."""
     max_body_bytes: int = Field(default=64 * 2**20, gt=0)

@@ -51,6 +51,14 @@ class FinishSession(Body):
 
 class AddEngine(Body):
     url: str = Field(pattern=r"^https?://\S+$")
+    @field_validator("metadata")
+    @classmethod
+    def _group_has_a_name(cls, metadata: dict[str, Any] | None) -> dict[str, Any] | None:
+        group_id = (metadata or {}).get("group_id")
+        if group_id is not None and not isinstance(group_id, str):
+            raise ValueError(f"its group_id is {group_id!r}, a string is needed")
+        return metadata
+
     id: str | None = None
     version: int | None = Field(default=None, ge=0)
 
@@ -84,9 +92,8 @@ def add_routes(app: FastAPI, gateway: Gateway) -> None:
 def _add_session_routes(router: APIRouter, gateway: Gateway) -> None:
     @router.post("/sessions", status_code=201)
     async def open_session(body: OpenSession) -> dict[str, str]:
-        session = gateway.sessions.create(
+        session = await gateway.open(
             body.session_id,
-            now=time.time(),
             task=_converted("task", body.task, Task),
             metadata=body.metadata,
             pins=checked_pins(body.sampling or {}, body.mode),
@@ -99,13 +106,13 @@ def _add_session_routes(router: APIRouter, gateway: Gateway) -> None:
 
     @router.post("/sessions/{session_id}/finish")
     async def finish(session_id: str, body: FinishSession | None = None) -> dict[str, Any]:
-        trajectory = await gateway.finish(gateway.sessions.get(session_id), body.stop_reason if body else None)
+        trajectory = await gateway.finish(await gateway.session(session_id), body.stop_reason if body else None)
         return _summary(trajectory)
 
     @router.get("/sessions/{session_id}/trajectory")
     async def trajectory(session_id: str) -> Response:
-        data = msgspec.json.encode(gateway.sessions.get(session_id).trajectory())
-        return Response(data, media_type="application/json")
+        found = await gateway.trajectory(await gateway.session(session_id))
+        return Response(msgspec.json.encode(found), media_type="application/json")
 
     @router.delete("/sessions/{session_id}", status_code=204)
     async def forget(session_id: str) -> Response:
@@ -115,7 +122,7 @@ def _add_session_routes(router: APIRouter, gateway: Gateway) -> None:
 
 def _add_reward_route(app: FastAPI, gateway: Gateway) -> None:
     async def rewarded(request: Request, session_id: str) -> Session:
-        session = gateway.auth.session_of(request.headers, session_id)
+        session = await gateway.auth.session_of(request.headers, session_id)
         if session.reward_by == "admin":
             gateway.auth.require_admin(request.headers)
         return session

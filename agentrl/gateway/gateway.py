@@ -7,8 +7,9 @@ import logging
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import Any
 
-from agentrl.errors import StoreError
+from agentrl.gateway.archive import Archive
 from agentrl.gateway.auth import Auth
 from agentrl.gateway.config import GatewayConfig
 from agentrl.gateway.engines import EngineFactory, EnginePool
@@ -25,6 +26,9 @@ from agentrl.types import Trajectory
 logger = logging.getLogger(__name__)
 
 EXPIRE_EVERY_S = 30.0
+CLOSE_S = 10.0
+ABANDONED = "abandoned"
+"""The stop reason of a session that nobody finished."""
 
 
 class Gateway:
@@ -44,7 +48,7 @@ class Gateway:
         self.sessions = SessionRegistry(
             max_sessions=config.max_sessions, idle_s=config.session_idle_s, saved_idle_s=config.saved_idle_s
         )
-        self.auth = Auth(admin_key, self.sessions)
+        self.auth = Auth(admin_key, self.sessions, self.session)
         self.metrics = Metrics()
         self.table = RoutingTable(max_in_flight=config.max_in_flight_per_engine)
         self.pool = EnginePool(
@@ -55,8 +59,8 @@ class Gateway:
             max_waiting=config.max_waiting,
         )
         self.turns = Turns(renderer, self.pool, self.metrics, timeout_s=config.request_timeout_s)
-        self._sink = sink
-        self.metrics.gauge("sessions", "Sessions held in memory", lambda: len(self.sessions))
+        self._archive = None if sink is None else Archive(sink, timeout_s=config.save_timeout_s)
+        self.metrics.gauge("sessions", "Sessions not finished and saved", self._unsaved)
         self.metrics.gauge("in_flight", "Calls at an engine", lambda: sum(e.in_flight for e in self.table))
         self.metrics.gauge("waiting", "Calls waiting for an engine", lambda: self.pool.waiting)
         self.metrics.gauge("version", "The current version of the weights", lambda: self.table.current_version)
@@ -66,32 +70,55 @@ class Gateway:
         await asyncio.gather(*(self.pool.add(url) for url in self.config.engine_urls))
 
     async def close(self) -> None:
+        """What open sessions sampled is saved first, as far as the store takes it in time."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_S):
+                await asyncio.gather(*(self._abandon(session) for session in self.sessions if not session.saved))
         await self.pool.close()
+
+    async def open(self, session_id: str | None, **opened_with: Any) -> Session:
+        """Raises Refusal: the id is taken, in the store too (409), or too many sessions (429)."""
+        session = self.sessions.create(session_id, now=time.time(), **opened_with)
+        if session_id is None or self._archive is None:
+            return session
+        try:
+            stored = await self._archive.find(session_id)
+            if stored is not None:
+                raise Refusal(
+                    409, "session_exists", f"the store holds a session {session_id!r} already", param="session_id"
+                )
+        except BaseException:
+            self.sessions.forget(session.id)
+            raise
+        return session
+
+    async def session(self, session_id: str) -> Session:
+        """By id; one that only the store remembers is sealed and released. Raises Refusal (404) when neither knows it."""
+        if session_id not in self.sessions and self._archive is not None:
+            trajectory = await self._archive.find(session_id)
+            if trajectory is not None:
+                return Session.of_stored(trajectory)
+        return self.sessions.get(session_id)
+
+    async def trajectory(self, session: Session) -> Trajectory:
+        if not session.released:
+            return session.trajectory()
+        assert self._archive is not None
+        if (found := await self._archive.find(session.id)) is None:
+            raise Refusal(404, "session_not_found", f"session {session.id} is no longer in the store")
+        return found
 
     async def finish(self, session: Session, stop_reason: str | None) -> Trajectory:
         """Seals a session; its trajectory is durable when this returns. Safe to call again.
 
-        Raises Refusal (503) when the store failed or was too slow; the session stays sealed and may be finished again.
+        Raises Refusal (503, 500) when the store was too slow or refused; the session stays sealed all the same.
         """
         async with session.finishing:
             await session.seal(stop_reason, time.time())
             self.table.forget_session(session.id)
-            trajectory = session.trajectory()
-            if self._sink is None or session.saved:
-                return trajectory
-            if session.saving is None:
-                session.saving = asyncio.create_task(asyncio.to_thread(self._sink.save, trajectory))
-            try:
-                async with asyncio.timeout(self.config.save_timeout_s):
-                    await asyncio.shield(session.saving)
-            except TimeoutError:
-                message = f"the store did not take the trajectory in {self.config.save_timeout_s:g} s; finish it again"
-                raise Refusal(503, "store_slow", message, retry_after=5) from None
-            except StoreError as error:
-                session.saving = None
-                raise Refusal(503, "store_failed", f"the trajectory was not saved: {error}", retry_after=5) from error
-            session.saved = True
-            return trajectory
+            if self._archive is not None:
+                await self._archive.update(session)
+        return await self.trajectory(session)
 
     async def reward(
         self,
@@ -102,19 +129,15 @@ class Gateway:
     ) -> None:
         """Sets a reward; after finish it is told to the store before this returns. Raises Refusal."""
         async with session.finishing:
-            if session.saved and call_id is not None:
+            if session.sealed and call_id is not None:
                 raise Refusal(
                     409, "session_sealed", f"session {session.id} is finished; a call's reward comes before that"
                 )
             session.set_reward(reward, components, call_id)
             session.last_used = time.time()
-            if session.saved and self._sink is not None:
-                try:
-                    async with asyncio.timeout(self.config.save_timeout_s):
-                        await asyncio.to_thread(self._sink.set_reward, session.id, reward, session.components)
-                except (StoreError, TimeoutError) as error:
-                    message = f"the store did not take the reward: {error!r}; send it again"
-                    raise Refusal(503, "store_failed", message, retry_after=5) from error
+            if session.saved and self._archive is not None:
+                session.stored_score = None  # somebody else may have scored it in the store since
+                await self._archive.update(session)
 
     async def forget(self, session_id: str) -> None:
         session = self.sessions.forget(session_id)
@@ -124,15 +147,30 @@ class Gateway:
     async def expire_forever(self) -> None:
         while True:
             await asyncio.sleep(EXPIRE_EVERY_S)
-            self.expire(time.time())
+            await self.expire(time.time())
 
-    def expire(self, now: float) -> None:
-        for session in self.sessions.expire(now):
-            self.table.forget_session(session.id)
-            session.sealed = True
-            if not session.saved:
-                logger.warning("session %s was abandoned with %d calls", session.id, len(session.graph.calls))
-                self.metrics.expired.inc()
+    async def expire(self, now: float) -> None:
+        """Ends the sessions that nobody finished; each wait for the store is bounded."""
+        await asyncio.gather(*(self._abandon(session) for session in self.sessions.expire(now)))
+
+    async def _abandon(self, session: Session) -> None:
+        """Saves what a train session sampled, for its tokens count; one that the store cannot take now stays."""
+        outcome = "empty"
+        if session.graph.calls and session.mode == "train" and self._archive is not None:
+            outcome = "saved"
+            try:
+                await self.finish(session, ABANDONED)
+            except Refusal as refusal:
+                logger.warning("session %s was abandoned and not saved: %s", session.id, refusal)
+                if refusal.retry_after is not None:
+                    return
+                outcome = "lost"
+        if outcome != "saved" and session.id in self.sessions:
+            await self.forget(session.id)
+        self.metrics.abandoned.labels(outcome).inc()
+
+    def _unsaved(self) -> int:
+        return sum(not session.saved for session in self.sessions)
 
 
 async def stop_task(task: asyncio.Task[None]) -> None:

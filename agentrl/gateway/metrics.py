@@ -20,7 +20,9 @@ class Metrics:
         self.branches = self._counter(
             "branches", "Calls that start a new branch in a session: history rewritten, or not bridgeable", "cause"
         )
-        self.expired = self._counter("sessions_expired", "Sessions forgotten because nobody used them")
+        self.abandoned = self._counter(
+            "sessions_abandoned", "Sessions that nobody finished: saved, empty, or lost to the store", "outcome"
+        )
         self.latency = Histogram(
             "agentrl_gateway_latency_seconds",
             "Seconds from a request's first byte to its answer",

@@ -38,9 +38,16 @@ class EngineClient(Protocol):
 
 
 class TrajectorySink(Protocol):
-    """Where finished trajectories go. Durable when it returns. Called in worker threads. Raises StoreError."""
+    """Where finished trajectories go. Durable when it returns. Called in worker threads.
+
+    Raises StoreUnavailable when the same may work later, StoreError when it is refused for good.
+    """
 
     def save(self, trajectory: Trajectory) -> None: ...
+
+    def get(self, session_id: str) -> Trajectory:
+        """Raises TrajectoryNotFound."""
+        ...
 
     def set_reward(self, session_id: str, reward: float | None, components: Mapping[str, float | None]) -> None:
         """A reward that came after its trajectory was saved."""

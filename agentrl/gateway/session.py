@@ -1,6 +1,6 @@
 """One session: what it was opened with, its calls, how much it may still use, and its seal. No I/O.
 
-Open → sealed, once. Calls in flight are tasks that it knows, so that sealing can end them; each records what it
+Open → sealed, once; → saved, when the store has it; → released, its tokens no longer in memory. Calls in flight are tasks that it knows, so that sealing can end them; each records what it
 sampled before it ends, so nothing is added to a sealed session's graph.
 """
 
@@ -18,6 +18,10 @@ SEAL_S = 10.0
 """How long calls in flight may take to end when the session is sealed."""
 
 STOP_REASON_OF_LIMIT = {"max_calls": "max_turns", "max_tokens": "max_tokens", "deadline_s": "deadline"}
+
+
+Score = tuple[float | None, dict[str, float | None]]
+"""(reward, components)."""
 
 
 class Session:
@@ -52,10 +56,27 @@ class Session:
         self.stop_reason: str | None = None
         self.sealed = False
         self.saved = False
-        self.saving: asyncio.Task[None] | None = None
-        self.finishing = asyncio.Lock()
+        self.released = False
+        self.stored_score: Score | None = None  # the store's, as far as known
+        self.storing: asyncio.Task[None] | None = None
+        self.finishing = asyncio.Lock()  # held by whoever seals, scores or stores it
         self._admitted = 0  # calls that were answered or may still be
         self._in_flight: set[asyncio.Task[Any]] = set()
+
+    @classmethod
+    def of_stored(cls, trajectory: Trajectory) -> Session:
+        """What is left of a session that only the store remembers: sealed, and no key opens it."""
+        session = cls(trajectory.session_id, "", now=trajectory.finished_at, mode=trajectory.mode)
+        session.stop_reason, session.finished_at = trajectory.stop_reason, trajectory.finished_at
+        session.reward, session.components = trajectory.reward, trajectory.components
+        session.stored_score = session.score
+        session.sealed = session.saved = True
+        session.release()
+        return session
+
+    @property
+    def score(self) -> Score:
+        return self.reward, self.components
 
     @property
     def sampled_tokens(self) -> int:
@@ -144,7 +165,13 @@ class Session:
         if tasks:
             await asyncio.wait(tasks, timeout=SEAL_S)
 
+    def release(self) -> None:
+        """Lets go of all that the store has: what is left is a few hundred bytes that answer for the session."""
+        self.released = True
+        self.graph, self.task, self.metadata = TokenGraph(), None, {}
+
     def trajectory(self) -> Trajectory:
+        """Not of a released session: the store has its."""
         return Trajectory(
             session_id=self.id,
             task=self.task,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
+from collections.abc import Iterator
 from typing import Any
 
 from agentrl.gateway.keys import key_digest, new_session_key, same_key
@@ -14,8 +15,8 @@ SESSION_ID = re.compile(r"[A-Za-z0-9._-]{1,200}")
 
 
 class SessionRegistry:
-    """Holds at most `max_sessions`. One that nobody used for `idle_s` seconds is forgotten at the next `expire`,
-    one whose trajectory is in the store after `saved_idle_s`.
+    """Holds at most `max_sessions`. Times count from a session's last use and take effect at the next `expire`: one
+    whose trajectory is in the store is released after `saved_idle_s` seconds and forgotten after `idle_s`.
     """
 
     def __init__(self, *, max_sessions: int, idle_s: float, saved_idle_s: float) -> None:
@@ -25,8 +26,11 @@ class SessionRegistry:
         self._by_id: dict[str, Session] = {}
         self._by_key: dict[bytes, Session] = {}
 
-    def __len__(self) -> int:
-        return len(self._by_id)
+    def __iter__(self) -> Iterator[Session]:
+        return iter(list(self._by_id.values()))
+
+    def __contains__(self, session_id: str) -> bool:
+        return session_id in self._by_id
 
     def create(self, session_id: str | None, *, now: float, **opened_with: Any) -> Session:
         """A new session with a random key. Raises Refusal: the id is taken (409), too many sessions (429)."""
@@ -60,15 +64,21 @@ class SessionRegistry:
         return session
 
     def expire(self, now: float) -> list[Session]:
-        """Forgets and returns the sessions that were abandoned. One with a call in flight is in use."""
-        idle = [session for session in self._by_id.values() if not session.in_flight and self._is_idle(session, now)]
-        return [self.forget(session.id) for session in idle]
-
-    def _is_idle(self, session: Session, now: float) -> bool:
-        return now - session.last_used > (self._saved_idle_s if session.saved else self._idle_s)
+        """Returns the sessions that were abandoned, still held. One with a call in flight is in use."""
+        abandoned = []
+        for session in self:
+            idle_s = now - session.last_used
+            if session.saved and idle_s > self._saved_idle_s and not session.released:
+                session.release()
+            if idle_s > self._idle_s and not session.in_flight:
+                if session.saved:
+                    self.forget(session.id)
+                else:
+                    abandoned.append(session)
+        return abandoned
 
     def _make_room(self) -> None:
-        """Forgets the session that was saved first; they are durable elsewhere."""
+        """Forgets the saved session that was opened first; it is durable elsewhere."""
         saved = next((session for session in self._by_id.values() if session.saved), None)
         if saved is None:
             raise Refusal(

@@ -38,7 +38,8 @@ class Settlement(Struct, frozen=True, kw_only=True):
 class TrajectoryStore(Protocol):
     """Synchronous; every method is durable on return and safe to call from several threads and processes.
 
-    Raises StoreError: unknown id, an id saved twice, a second settlement, a database that cannot be written.
+    Raises StoreError: an id saved twice, a second settlement, what cannot be stored; TrajectoryNotFound for an unknown
+    id, and StoreUnavailable when the database does not take it now.
     """
 
     def save(self, trajectory: Trajectory) -> None:

@@ -9,9 +9,10 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event, inspect, select
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as NoConnection
 
-from agentrl.errors import StoreError
+from agentrl.errors import StoreError, StoreUnavailable
 from agentrl.store import schema
 
 BUSY_TIMEOUT_S = 30.0
@@ -32,7 +33,7 @@ class Database:
 
     @contextmanager
     def read(self, doing: str) -> Iterator[Connection]:
-        """A consistent snapshot. Raises StoreError, `doing` in its message."""
+        """A consistent snapshot. Raises StoreError (StoreUnavailable if it may pass), `doing` in its message."""
         with self._reported(doing), self._engine.connect() as connection:
             yield connection
 
@@ -56,7 +57,8 @@ class Database:
             yield
         except SQLAlchemyError as error:
             cause = getattr(error, "orig", None) or error
-            raise StoreError(f"{doing} in {self.where} failed: {cause}") from error
+            kind = StoreUnavailable if _may_pass(error) else StoreError
+            raise kind(f"{doing} in {self.where} failed: {cause}") from error
 
     def _check_schema(self, *, create: bool) -> None:
         version = self._schema_version()
@@ -85,6 +87,12 @@ class Database:
                 return None
             query = select(schema.meta.c.value).where(schema.meta.c.key == "schema_version")
             return connection.execute(query).scalar_one_or_none()
+
+
+def _may_pass(error: SQLAlchemyError) -> bool:
+    """Locked, full, out of reach; not a value or a statement that the database will never take."""
+    lost = isinstance(error, DBAPIError) and error.connection_invalidated
+    return lost or isinstance(error, OperationalError | NoConnection)
 
 
 def _engine(url: str, *, create: bool) -> Engine:

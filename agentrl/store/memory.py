@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from agentrl.errors import StoreError
+from agentrl.errors import StoreError, TrajectoryNotFound
 from agentrl.store.base import GroupRecord, Settlement
 from agentrl.store.codec import Encoded, decode, decode_task, encode, encode_reward, encode_task
 from agentrl.store.rules import Standing, refuse_settlement
@@ -35,7 +35,7 @@ class MemoryStore:
         with self._lock:
             encoded = self._trajectories.get(session_id)
         if encoded is None:
-            raise StoreError(f"no trajectory {session_id!r} in the store")
+            raise TrajectoryNotFound(f"no trajectory {session_id!r} in the store")
         return decode(encoded.header, encoded.calls, encoded.rows)
 
     def iterate(self, *, mode: Mode | None = None, group_id: str | None = None) -> Iterator[Trajectory]:
@@ -57,7 +57,7 @@ class MemoryStore:
         with self._lock:
             encoded = self._trajectories.get(session_id)
             if encoded is None:
-                raise StoreError(f"no trajectory {session_id!r} in the store")
+                raise TrajectoryNotFound(f"no trajectory {session_id!r} in the store")
             encoded.header = {**encoded.header, **columns}
 
     def admit(self, group_id: str, task: Task, version: int) -> None:

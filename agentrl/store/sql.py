@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, RowMapping, Select, Table, func, insert, select, tuple_, update
 
-from agentrl.errors import StoreError
+from agentrl.errors import StoreError, TrajectoryNotFound
 from agentrl.store import schema
 from agentrl.store.base import GroupRecord, Settlement
 from agentrl.store.codec import decode, decode_task, encode, encode_reward, encode_task
@@ -54,7 +54,7 @@ class SqlStore:
         with self._database.read(f"reading trajectory {session_id!r}") as connection:
             header = _header(connection, session_id)
             if header is None:
-                raise StoreError(f"no trajectory {session_id!r} in the store")
+                raise TrajectoryNotFound(f"no trajectory {session_id!r} in the store")
             return _load(connection, header)
 
     def iterate(self, *, mode: Mode | None = None, group_id: str | None = None) -> Iterator[Trajectory]:
@@ -89,7 +89,7 @@ class SqlStore:
         with self._database.write(f"scoring trajectory {session_id!r}") as connection:
             done = connection.execute(update(table).where(table.c.session_id == session_id).values(columns))
             if done.rowcount != 1:
-                raise StoreError(f"no trajectory {session_id!r} in the store")
+                raise TrajectoryNotFound(f"no trajectory {session_id!r} in the store")
 
     def admit(self, group_id: str, task: Task, version: int) -> None:
         columns = {"group_id": group_id, "task": encode_task(task), "admitted_at_version": version}

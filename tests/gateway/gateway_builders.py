@@ -15,6 +15,7 @@ from transformers import PreTrainedTokenizerFast
 
 from agentrl.engine.client import HttpEngineClient
 from agentrl.engine.scripted import Reply, Script, ScriptedEngine
+from agentrl.errors import TrajectoryNotFound
 from agentrl.gateway.config import GatewayConfig
 from agentrl.gateway.ports import TrajectorySink
 from agentrl.gateway.render import Renderer
@@ -114,6 +115,11 @@ class MemorySink:
 
     def save(self, trajectory: Trajectory) -> None:
         self.saved[trajectory.session_id] = trajectory
+
+    def get(self, session_id: str) -> Trajectory:
+        if session_id not in self.saved:
+            raise TrajectoryNotFound(session_id)
+        return self.saved[session_id]
 
     def set_reward(self, session_id: str, reward: float | None, components: Any) -> None:
         self.rewards.append((session_id, reward, dict(components)))

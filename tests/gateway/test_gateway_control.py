@@ -9,7 +9,6 @@ import msgspec
 import pytest
 from gateway_builders import END, MemorySink, Served, always, ids, serving, user
 
-from agentrl.errors import StoreError
 from agentrl.types import Task, Trajectory
 
 TASK = {"id": "t1", "env_id": "e", "seed": 3, "options": {"a": 1}, "split": "train"}
@@ -92,25 +91,6 @@ async def test_a_reward_of_a_call_is_kept_with_it() -> None:
         await served.http.post(f"/sessions/{session.id}/reward", json={"reward": 0.5, "call_id": answer["id"]})
         trajectory = await served.trajectory(session)
         assert (trajectory["reward"], trajectory["calls"][0]["reward"]) == (None, 0.5)
-
-
-async def test_a_store_that_fails_is_a_503_and_finish_can_be_tried_again() -> None:
-    class Failing(MemorySink):
-        broken = True
-
-        def save(self, trajectory: Trajectory) -> None:
-            if self.broken:
-                raise StoreError("the disk is full")
-            super().save(trajectory)
-
-    sink = Failing()
-    async with serving(always([END]), sink=sink) as served:
-        session = await served.open()
-        response = await served.http.post(f"/sessions/{session.id}/finish", json={})
-        assert await error_of(response) == (503, "store_failed")
-        sink.broken = False
-        await served.finish(session)
-        assert list(sink.saved) == [session.id]
 
 
 async def test_a_forgotten_session_is_gone_with_its_key() -> None:

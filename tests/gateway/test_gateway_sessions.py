@@ -122,14 +122,24 @@ def test_at_the_cap_the_first_saved_session_makes_room_and_open_ones_do_not() ->
     assert refused.value.status == 429
 
 
+def test_a_saved_session_lets_go_of_its_tokens_and_still_answers_for_its_key() -> None:
+    sessions = registry()
+    saved = sessions.create("s", now=0.0)
+    saved.graph.add(sampled(3), None)
+    saved.saved = saved.sealed = True
+    assert sessions.expire(now=5.0) == []
+    assert not saved.released
+    sessions.expire(now=6.0)
+    assert (saved.released, saved.graph.calls, sessions.by_key(saved.api_key)) == (True, [], saved)
+
+
 async def test_case_78_abandoned_sessions_expire_and_those_in_use_do_not() -> None:
     sessions = registry(max_sessions=10)
     abandoned, saved, busy, fresh = (sessions.create(name, now=0.0) for name in "asbf")
     saved.saved, fresh.last_used = True, 55.0
     call = asyncio.create_task(asyncio.Event().wait())
     busy.track(call)
-    assert sessions.expire(now=6.0) == [saved]
     assert sessions.expire(now=61.0) == [abandoned]
-    assert sessions.by_key(abandoned.api_key) is None
-    assert len(sessions) == 2
+    assert [session.id for session in sessions] == ["a", "b", "f"]
+    assert sessions.by_key(saved.api_key) is None
     call.cancel()

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from trajectories import TrajectoryBuilder, boot, branching, task, two_turns
 
-from agentrl.errors import StoreError
+from agentrl.errors import StoreError, StoreUnavailable, TrajectoryNotFound
 from agentrl.store import sql
 from agentrl.store.base import TRAINED, GroupRecord, Settlement, TrajectoryStore
 from agentrl.store.memory import MemoryStore
@@ -55,8 +55,9 @@ def test_a_bare_trajectory_comes_back(store: TrajectoryStore) -> None:
 def test_an_id_is_saved_once(store: TrajectoryStore) -> None:
     first = two_turns().build()
     store.save(first)
-    with pytest.raises(StoreError, match="'s0' is saved already"):
+    with pytest.raises(StoreError, match="'s0' is saved already") as refused:
         store.save(branching().build())
+    assert not isinstance(refused.value, StoreUnavailable)  # not to be tried again
     assert store.get("s0") == first
 
 
@@ -91,9 +92,9 @@ def test_what_would_be_read_back_differently_is_refused(store: TrajectoryStore, 
 
 
 def test_unknown_ids_are_errors(store: TrajectoryStore) -> None:
-    with pytest.raises(StoreError, match="no trajectory 'nobody'"):
+    with pytest.raises(TrajectoryNotFound, match="no trajectory 'nobody'"):
         store.get("nobody")
-    with pytest.raises(StoreError, match="no trajectory 'nobody'"):
+    with pytest.raises(TrajectoryNotFound, match="no trajectory 'nobody'"):
         store.set_reward("nobody", 1.0, {})
 
 

@@ -15,7 +15,7 @@ import pytest
 from sqlalchemy import event
 from trajectories import two_turns
 
-from agentrl.errors import StoreError
+from agentrl.errors import StoreError, StoreUnavailable
 from agentrl.store import database, schema
 from agentrl.store.sql import SqlStore
 
@@ -139,7 +139,7 @@ def test_a_writer_waits_its_time_and_then_says_so(tmp_path: Path, monkeypatch: p
     store = SqlStore.at(tmp_path / "t.db")
     other = sqlite3.connect(tmp_path / "t.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
-    with pytest.raises(StoreError, match=r"saving trajectory 's0' in sqlite.*t\.db failed: database is locked"):
+    with pytest.raises(StoreUnavailable, match=r"saving trajectory 's0' in sqlite.*t\.db failed: database is locked"):
         store.save(two_turns().build())
     assert store.count() == 0  # readers go on
     other.execute("ROLLBACK")
