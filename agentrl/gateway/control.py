@@ -4,15 +4,15 @@ session's own key may send its reward and that `/health` is open.
 
 from __future__ import annotations
 
+import json
 import logging
-import time
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
 from prometheus_client import CONTENT_TYPE_LATEST
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat, field_validator
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from agentrl.gateway.dialects.errors import openai_error, retry_headers
@@ -29,36 +29,51 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
+def _strict(value: Any) -> Any:
+    """Python's parser lets NaN and half characters through, which no store takes and no answer can carry."""
+    try:
+        json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"it is no strict JSON: {error}") from error
+    return value
+
+
+Document = Annotated[dict[str, Any], AfterValidator(_strict)]
+Text = Annotated[str, AfterValidator(_strict)]
+
+
 class OpenSession(Body):
     session_id: str | None = None
-    task: dict[str, Any] | None = None
-    metadata: dict[str, Any] | None = None
+    task: Document | None = None
+    metadata: Document | None = None
     sampling: dict[str, Any] | None = None
     limits: dict[str, Any] | None = None
     mode: Literal["train", "eval"] = "train"
     reward_by: Literal["session", "admin"] = "session"
 
+    @field_validator("metadata")
+    @classmethod
+    def _place_in_a_group(cls, metadata: dict[str, Any] | None) -> dict[str, Any] | None:
+        group_id, index = (metadata or {}).get("group_id"), (metadata or {}).get("index")
+        if group_id is not None and not isinstance(group_id, str):
+            raise ValueError(f"its group_id is {group_id!r}, a string is needed")
+        if index is not None and type(index) is not int:
+            raise ValueError(f"its index is {index!r}, a whole number is needed")
+        return metadata
+
 
 class SetReward(Body):
     reward: FiniteFloat | None
     call_id: str | None = None
-    components: dict[str, FiniteFloat | None] | None = None
+    components: dict[Text, FiniteFloat | None] | None = None
 
 
 class FinishSession(Body):
-    stop_reason: str | None = None
+    stop_reason: Text | None = None
 
 
 class AddEngine(Body):
     url: str = Field(pattern=r"^https?://\S+$")
-    @field_validator("metadata")
-    @classmethod
-    def _group_has_a_name(cls, metadata: dict[str, Any] | None) -> dict[str, Any] | None:
-        group_id = (metadata or {}).get("group_id")
-        if group_id is not None and not isinstance(group_id, str):
-            raise ValueError(f"its group_id is {group_id!r}, a string is needed")
-        return metadata
-
     id: str | None = None
     version: int | None = Field(default=None, ge=0)
 
@@ -170,7 +185,7 @@ def _add_error_handlers(app: FastAPI) -> None:
     async def malformed(request: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"][1:])
-        return answer(invalid(field or None, f"{field or 'body'}: {first['msg']}"))
+        return answer(invalid(field or None, f"{field or 'body'}: {first['msg'].removeprefix('Value error, ')}"))
 
     @app.exception_handler(StarletteHTTPException)
     async def not_routed(request: Request, error: HTTPException) -> Response:

@@ -93,7 +93,7 @@ class Gateway:
         return session
 
     async def session(self, session_id: str) -> Session:
-        """By id; one that only the store remembers is sealed and released. Raises Refusal (404) when neither knows it."""
+        """By id; one that only the store remembers is sealed and released. Raises Refusal (404) for an unknown id."""
         if session_id not in self.sessions and self._archive is not None:
             trajectory = await self._archive.find(session_id)
             if trajectory is not None:

@@ -1,7 +1,8 @@
 """One session: what it was opened with, its calls, how much it may still use, and its seal. No I/O.
 
-Open → sealed, once; → saved, when the store has it; → released, its tokens no longer in memory. Calls in flight are tasks that it knows, so that sealing can end them; each records what it
-sampled before it ends, so nothing is added to a sealed session's graph.
+Open → sealed, once; → saved, when the store has it; → released, its tokens no longer in memory.
+Calls in flight are tasks that it knows, so that sealing can end them; each records what it sampled before it ends, so
+nothing is added to a sealed session's graph.
 """
 
 from __future__ import annotations

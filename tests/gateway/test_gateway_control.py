@@ -141,6 +141,8 @@ async def test_an_engine_that_is_held_back_gets_no_call() -> None:
         ({"sampling": {"top_p": 0.5}}, "sampling.top_p"),
         ({"sampling": {"temprature": 1}}, "sampling.temprature"),
         ({"session_id": "a/b"}, "session_id"),
+        ({"metadata": {"group_id": 7}}, "metadata"),
+        ({"metadata": {"index": "0"}}, "metadata"),
     ],
 )
 async def test_a_session_that_cannot_be_opened_names_the_field(body: dict[str, Any], named: str) -> None:
