@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field
 
+MAX_SAVE_S = 120.0
+"""The most that `save_timeout_s` may be, so that clients know how long to wait for finish."""
+
 
 class GatewayConfig(BaseModel):
     """The gateway: where it listens, what waits, and for how long."""
@@ -36,7 +39,7 @@ class GatewayConfig(BaseModel):
     """A session that nobody used for so long is forgotten, its key with it. What it sampled is saved first."""
     saved_idle_s: float = Field(default=60.0, gt=0)
     """A finished session's tokens leave memory after so long without use; from then on the store answers for it."""
-    save_timeout_s: float = Field(default=60.0, gt=0)
-    """How long finishing a session may wait for the store."""
+    save_timeout_s: float = Field(default=60.0, gt=0, le=MAX_SAVE_S)
+    """How long finishing a session may wait for the store; at most 120."""
     max_body_bytes: int = Field(default=64 * 2**20, gt=0)
     """The largest request body; a larger one gets 413."""

@@ -11,6 +11,7 @@ import orjson
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt
 
 from agentrl.errors import ConfigError, ContextOverflow, EnvironmentFault, GatewayError, SessionLimitReached
+from agentrl.gateway.config import MAX_SAVE_S
 from agentrl.messages import Message
 from agentrl.retry import backoff, retry_after
 from agentrl.rollout.config import RolloutConfig
@@ -18,6 +19,7 @@ from agentrl.rollout.ports import Completion, SessionRequest
 from agentrl.types import StopReason
 
 CONTROL_TIMEOUT_S = 60.0
+STORE_TIMEOUT_S = MAX_SAVE_S + 60.0  # for calls that wait for the store: the gateway has given up before
 CONNECT_TIMEOUT_S = 10.0
 DEADLINE_GRACE_S = 30.0
 KEEPALIVE_S = 2.0  # below any server's own, so that no request is sent into a connection that is being closed
@@ -79,9 +81,11 @@ class HttpGateway:
         except KeyError as error:
             raise GatewayError(f"{self.url}/sessions answered without {error}; is it an agentrl gateway?") from None
 
-    async def control(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    async def control(
+        self, path: str, body: Mapping[str, Any], *, timeout_s: float = CONTROL_TIMEOUT_S
+    ) -> dict[str, Any]:
         """A control call. All of them may be repeated, so a lost answer is asked for again."""
-        return await self.post(f"{self.url}{path}", body, self._admin_key, CONTROL_TIMEOUT_S, repeatable=True)
+        return await self.post(f"{self.url}{path}", body, self._admin_key, timeout_s, repeatable=True)
 
     async def model_call(self, url: str, body: Mapping[str, Any], key: str) -> dict[str, Any]:
         """A model call. Sent again only where no engine can have seen it, or the answer would be recorded twice."""
@@ -166,10 +170,11 @@ class HttpSession:
 
     async def reward(self, reward: float | None, components: Mapping[str, float | None]) -> None:
         body = {"reward": reward, "components": dict(components)}
-        await self._gateway.control(f"/sessions/{self.id}/reward", body)
+        await self._gateway.control(f"/sessions/{self.id}/reward", body, timeout_s=STORE_TIMEOUT_S)
 
     async def finish(self, stop_reason: StopReason) -> None:
-        await self._gateway.control(f"/sessions/{self.id}/finish", {"stop_reason": stop_reason.value})
+        body = {"stop_reason": stop_reason.value}
+        await self._gateway.control(f"/sessions/{self.id}/finish", body, timeout_s=STORE_TIMEOUT_S)
 
 
 def refusal(url: str, status: int, data: bytes, wait: float | None, *, repeatable: bool) -> Exception:

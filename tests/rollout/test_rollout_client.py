@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from pydantic import ValidationError
 
 from agentrl import retry
 from agentrl.errors import ConfigError, ContextOverflow, EnvironmentFault, GatewayError, SessionLimitReached
+from agentrl.gateway.config import GatewayConfig
 from agentrl.messages import user
 from agentrl.rollout.client import HttpGateway, HttpSession, Retryable
 from agentrl.rollout.config import RolloutConfig
@@ -229,6 +231,24 @@ async def test_task_options_that_are_no_json_are_named() -> None:
         with pytest.raises(ConfigError, match="options of task t9 are no JSON"):
             await client.open_session(request)
         assert fake.asked == []
+
+
+async def test_finish_is_waited_for_longer_than_the_gateway_may_wait_for_its_store(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Sealing takes up to 10 s and saving up to 120 s, the most that a gateway can be configured for."""
+    waits = []
+
+    async def post(self: HttpGateway, url: str, body: Any, key: str, timeout_s: float, *, repeatable: bool) -> Any:
+        waits.append(timeout_s)
+
+    monkeypatch.setattr(HttpGateway, "post", post)
+    session = HttpSession(HttpGateway("http://g", "k", RolloutConfig()), "s", "http://g/sessions/s/v1", "key")
+    await session.reward(1.0, {})
+    await session.finish(StopReason.DONE)
+    assert min(waits) > 130
+    with pytest.raises(ValidationError):
+        GatewayConfig(save_timeout_s=121)
 
 
 async def test_a_gateway_that_does_not_answer_ends_in_the_timeout() -> None:
