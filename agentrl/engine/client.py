@@ -22,8 +22,8 @@ KEEPALIVE_S = 4.0  # below uvicorn's 5 s, so that a reused connection is not clo
 class HttpEngineClient:
     """One engine by URL.
 
-    A request carries the version that this client last saw as its `cache_salt`. So no request sent after the client
-    learnt of a swap (`version`) is served from prefix blocks that older weights computed, in `keep` mode too.
+    A request carries the newest version that its caller or this client knows of as its `cache_salt`. So no request
+    sent after either learnt of a swap is served from prefix blocks that older weights computed, in `keep` mode too.
 
     `send_seed` is off because vLLM's CPU sampler fails on a seeded request that lives through a swap; a seed is best
     effort by OpenAI's contract.
@@ -38,13 +38,13 @@ class HttpEngineClient:
         self._context_length: int | None = None
 
     async def stream(
-        self, prompt_ids: Sequence[int], sampling: Sampling, *, request_id: str
+        self, prompt_ids: Sequence[int], sampling: Sampling, *, request_id: str, version: int | None = None
     ) -> AsyncGenerator[TokenChunk]:
         """Sample a continuation of `prompt_ids`; the contract is `EngineClient.stream`'s.
 
         Raises also ContextOverflow, without asking the engine, when the prompt leaves no room for a token.
         """
-        body = await self._request_body(prompt_ids, sampling, request_id)
+        body = await self._request_body(prompt_ids, sampling, request_id, version)
         try:
             async with self._open(body) as response, aclosing(self._chunks(response)) as chunks:
                 async for chunk in chunks:
@@ -90,21 +90,25 @@ class HttpEngineClient:
             self._http = aiohttp.ClientSession(connector=connector, timeout=timeouts, headers=headers)
         return self._http
 
-    async def _request_body(self, prompt_ids: Sequence[int], sampling: Sampling, request_id: str) -> dict[str, Any]:
+    async def _request_body(
+        self, prompt_ids: Sequence[int], sampling: Sampling, request_id: str, version: int | None
+    ) -> dict[str, Any]:
         room = await self.context_length() - len(prompt_ids)
         if room < 1:
             raise ContextOverflow(
                 f"a prompt of {len(prompt_ids)} tokens leaves no room in the engine's context of "
                 f"{len(prompt_ids) + room}; shorten the conversation or raise engine.max_model_len"
             )
-        version = await self.version() if self._version is None else self._version
+        if version is None and self._version is None:
+            await self.version()
+        newest = max(known for known in (version, self._version) if known is not None)
         max_tokens = room if sampling.max_tokens is None else min(room, sampling.max_tokens)
         return {
             "request_id": request_id,
             "token_ids": list(prompt_ids),
             "sampling_params": sampling_params(sampling, max_tokens=max_tokens, send_seed=self._send_seed),
             "stream": True,
-            "cache_salt": f"version {version}",
+            "cache_salt": f"version {newest}",
         }
 
     @asynccontextmanager

@@ -13,8 +13,12 @@ class EngineClient(Protocol):
 
     url: str
 
-    def stream(self, prompt_ids: Sequence[int], sampling: Sampling, *, request_id: str) -> AsyncGenerator[TokenChunk]:
+    def stream(
+        self, prompt_ids: Sequence[int], sampling: Sampling, *, request_id: str, version: int | None = None
+    ) -> AsyncGenerator[TokenChunk]:
         """Sample a continuation. The last chunk has `finish_reason` and `versions`; at least one chunk comes.
+
+        `version` is what the caller knows that the engine serves: nothing that older weights computed is reused.
 
         Closing the iterator aborts the request on the engine.
         Raises EngineUnavailable (refused, died, stalled past the client's timeout: may pass), EngineError (it broke

@@ -144,7 +144,9 @@ class Turns:
     ) -> Call:
         """Raises EngineUnavailable when another engine should be tried."""
         try:
-            stream = self._pool.client(engine).stream(sample.prompt_ids, sample.sampling, request_id=request_id)
+            stream = self._pool.client(engine).stream(
+                sample.prompt_ids, sample.sampling, request_id=request_id, version=sample.started_version
+            )
             async with aclosing(stream) as chunks:
                 async for chunk in chunks:
                     sample.add(chunk)

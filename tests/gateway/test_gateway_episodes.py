@@ -193,6 +193,16 @@ async def test_a_sub_agent_with_its_own_system_prompt_is_a_branch_and_the_main_t
         assert len(trajectory["rows"]) == 2
 
 
+async def test_case_56_the_call_after_a_swap_shares_no_prefix_cache_with_those_before() -> None:
+    """Also before the next health check, which never comes here."""
+    async with serving(always([END]), health_every_s=1000) as served:
+        session = await served.open()
+        await session.chat([user("q")])
+        await served.http.put("/engines/engine-0", json={"version": 1})
+        await session.chat([user("q")])
+        assert [request.cache_salt for request in served.engine.requests] == ["version 0", "version 1"]
+
+
 async def test_a_token_keeps_the_version_that_sampled_it_over_a_swap_between_turns() -> None:
     async with serving(always([*ids("one"), END])) as served:
         session = await served.open()
