@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 from agentrl.errors import EngineError, EngineUnavailable
 from agentrl.gateway.ports import EngineClient
@@ -32,6 +33,7 @@ class EnginePool:
         self._wait_s = wait_s
         self._max_waiting = max_waiting
         self._clients: dict[str, EngineClient] = {}
+        self._in_use: dict[str, set[asyncio.Timeout]] = {}  # by engine id; to end its calls at once
         self._watchers: dict[str, asyncio.Task[None]] = {}
         self._waiting: deque[tuple[str, asyncio.Future[EngineState]]] = deque()
 
@@ -57,15 +59,32 @@ class EnginePool:
         await self._clients.pop(engine_id).close()
 
     def tell(self, engine_id: str, *, version: int | None, routable: bool | None) -> EngineState:
+        """An engine that is held back may be paused for good, so the calls in flight on it are ended."""
         engine = self.table.tell(engine_id, version=version, routable=routable)
+        if engine.held_back:
+            now = asyncio.get_running_loop().time()
+            for scope in self._in_use.pop(engine_id, ()):
+                scope.reschedule(now)
         self._serve_waiting()
         return engine
 
-    def client(self, engine: EngineState) -> EngineClient:
-        """Raises EngineUnavailable when the engine was removed after it was acquired."""
-        if (client := self._clients.get(engine.id)) is None:
-            raise EngineUnavailable(f"engine {engine.id} was removed")
-        return client
+    @asynccontextmanager
+    async def client(self, engine: EngineState) -> AsyncIterator[EngineClient]:
+        """For one call. Raises EngineUnavailable when the engine is removed or held back, before it or in its middle."""
+        client = self._clients.get(engine.id)
+        if client is None or engine.held_back:
+            raise EngineUnavailable(f"engine {engine.id} was {'removed' if client is None else 'held back'}")
+        in_use = self._in_use.setdefault(engine.id, set())
+        try:
+            async with asyncio.timeout(None) as scope:
+                in_use.add(scope)
+                yield client
+        except TimeoutError:
+            if not scope.expired():
+                raise
+            raise EngineUnavailable(f"engine {engine.id} was held back") from None
+        finally:
+            in_use.discard(scope)
 
     async def acquire(self, session_id: str) -> EngineState:
         """An engine for one call; give it back with `release`.
@@ -95,7 +114,12 @@ class EnginePool:
         self._serve_waiting()
 
     def failed(self, engine: EngineState, error: Exception) -> None:
-        """A call found the engine dead: nothing is routed to it until a health check finds it well."""
+        """A call found the engine dead: nothing is routed to it until a health check finds it well.
+
+        Of one that is held back this says nothing.
+        """
+        if engine.held_back:
+            return
         logger.warning("engine %s failed a call: %s", engine.id, error)
         self.table.saw_failure(engine, str(error), fatal=True)
 

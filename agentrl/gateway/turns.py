@@ -144,12 +144,13 @@ class Turns:
     ) -> Call:
         """Raises EngineUnavailable when another engine should be tried."""
         try:
-            stream = self._pool.client(engine).stream(
-                sample.prompt_ids, sample.sampling, request_id=request_id, version=sample.started_version
-            )
-            async with aclosing(stream) as chunks:
-                async for chunk in chunks:
-                    sample.add(chunk)
+            async with self._pool.client(engine) as client:
+                stream = client.stream(
+                    sample.prompt_ids, sample.sampling, request_id=request_id, version=sample.started_version
+                )
+                async with aclosing(stream) as chunks:
+                    async for chunk in chunks:
+                        sample.add(chunk)
         except EngineUnavailable as error:
             self._pool.failed(engine, error)
             self._record_lost(session, plan, engine, sample, "engine_lost", request_id)

@@ -130,7 +130,29 @@ async def test_removing_an_engine_closes_its_client() -> None:
     await one.pool.remove(engine.id)
     assert one.twins[0].closed
     with pytest.raises(EngineUnavailable, match="removed"):
-        one.pool.client(engine)
+        async with one.pool.client(engine):
+            pass
+
+
+async def test_holding_an_engine_back_ends_the_calls_in_flight_on_it_and_leaves_its_health_alone() -> None:
+    one = Pool()
+    engine = await one.pool.add("http://e0")
+
+    async def call() -> None:
+        async with one.pool.client(engine):
+            await asyncio.Event().wait()
+
+    calls = [asyncio.create_task(call()) for _ in range(2)]
+    await asyncio.sleep(0)
+    one.pool.tell(engine.id, version=None, routable=False)
+    for each in calls:
+        with pytest.raises(EngineUnavailable, match="held back") as lost:
+            await each
+        one.pool.failed(engine, lost.value)
+    with pytest.raises(EngineUnavailable, match="held back"):
+        await call()
+    assert engine.healthy
+    await one.pool.close()
 
 
 async def test_closing_the_pool_refuses_those_who_wait() -> None:

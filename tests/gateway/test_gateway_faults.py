@@ -28,6 +28,23 @@ async def test_a_call_whose_engine_dies_is_answered_by_another_and_the_lost_toke
         assert [call["engine_id"] for call in trajectory["calls"]] == ["engine-0", "engine-1"]
 
 
+async def test_a_call_on_an_engine_that_is_held_back_moves_to_another_at_once() -> None:
+    """A failed swap leaves an engine paused, which would send no token until `stall_s` is over."""
+    async with serving(always([*letters("hello"), END]), always([*letters("hello"), END])) as served:
+        paused = served.engine
+        paused.hold()
+        paused.allow(2)
+        session = await served.open()
+        call = asyncio.create_task(session.chat([user("q")]))
+        await paused.until(lambda: len(paused.requests[0].token_ids) == 2 if paused.requests else False)
+        await served.http.put("/engines/engine-0", json={"routable": False})
+        assert (await call)["choices"][0]["message"]["content"] == "hello"
+        await paused.until(lambda: paused.requests[0].aborted)
+        trajectory = await served.trajectory(session)
+        assert [call["engine_id"] for call in trajectory["calls"]][-1] == "engine-1"
+        assert trajectory["dropped"].keys() <= {"engine_lost"}  # the gateway may not have seen the two tokens yet
+
+
 async def test_engines_that_fail_every_attempt_end_in_a_503() -> None:
     async with serving(always([END])) as served:
         served.engine.fail_next(*[Fault(kind="die")] * 3)
