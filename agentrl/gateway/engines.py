@@ -56,6 +56,7 @@ class EnginePool:
         self.table.remove(engine_id)
         if (watcher := self._watchers.pop(engine_id, None)) is not None:
             watcher.cancel()
+        self._in_use.pop(engine_id, None)
         await self._clients.pop(engine_id).close()
 
     def tell(self, engine_id: str, *, version: int | None, routable: bool | None) -> EngineState:
@@ -70,7 +71,7 @@ class EnginePool:
 
     @asynccontextmanager
     async def client(self, engine: EngineState) -> AsyncIterator[EngineClient]:
-        """For one call. Raises EngineUnavailable when the engine is removed or held back, before it or in its middle."""
+        """For one call. Raises EngineUnavailable when the engine is removed or held back, in its middle too."""
         client = self._clients.get(engine.id)
         if client is None or engine.held_back:
             raise EngineUnavailable(f"engine {engine.id} was {'removed' if client is None else 'held back'}")

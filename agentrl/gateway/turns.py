@@ -158,7 +158,7 @@ class Turns:
         except ContextOverflow as error:
             raise Refusal(400, "context_length_exceeded", str(error), param="messages") from error
         except EngineError as error:
-            self._record_lost(session, plan, engine, sample, "engine_lost", request_id)
+            self._record_lost(session, plan, engine, sample, "engine_fault", request_id)
             raise Refusal(502, "engine_error", str(error)) from error
         except asyncio.CancelledError:
             self._record_lost(session, plan, engine, sample, "aborted", request_id)

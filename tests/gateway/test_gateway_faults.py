@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
 
 import pytest
 from gateway_builders import END, always, eventually, ids, letters, renderer, serving, user
 
 from agentrl.engine.client import HttpEngineClient
 from agentrl.engine.scripted import Fault
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, EngineError
 from agentrl.gateway.config import GatewayConfig
 from agentrl.gateway.server import GatewayServer
+from agentrl.types import TokenChunk
 
 
 async def test_a_call_whose_engine_dies_is_answered_by_another_and_the_lost_tokens_are_counted() -> None:
@@ -51,6 +55,24 @@ async def test_engines_that_fail_every_attempt_end_in_a_503() -> None:
         response = await (await served.open()).post(messages=[user("q")])
         assert (response.status_code, response.json()["error"]["code"]) == (503, "engine_lost")
         assert response.headers["retry-after"] == "1"
+
+
+async def test_what_an_engine_sampled_before_it_broke_its_contract_is_counted_as_its_fault(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole = HttpEngineClient.stream
+
+    async def breaking(self: HttpEngineClient, *arguments: Any, **options: Any) -> AsyncGenerator[TokenChunk]:
+        async with aclosing(whole(self, *arguments, **options)) as chunks:
+            yield await anext(chunks)
+        raise EngineError("it ended with 'bored', which is unknown")
+
+    async with serving(always([*letters("hello"), END])) as served:
+        monkeypatch.setattr(HttpEngineClient, "stream", breaking)
+        session = await served.open()
+        response = await session.post(messages=[user("q")])
+        assert (response.status_code, response.json()["error"]["code"]) == (502, "engine_error")
+        assert (await served.trajectory(session))["dropped"] == {"engine_fault": 1}
 
 
 @pytest.mark.parametrize("limits", [{"max_calls": 1}, {"max_tokens": 6}])
