@@ -87,16 +87,25 @@ class RunCluster:
 
     async def watch(self) -> None:
         """Returns never; raises RunError soon after an engine, the gateway or a rollout worker died."""
-        watched = [(Pulse(f"engine-{index}"), engine) for index, engine in enumerate(self._engines)]
-        watched += [(Pulse(name), actor) for name, actor in self._others]
+        watched = [(Pulse(name), actor) for name, actor in self._watched()]
         while True:
             await asyncio.sleep(WATCH_EVERY_S)
             for pulse, actor in watched:
-                running, answered = await self._probe(actor)
-                if wrong := pulse.saw(running=running, answered=answered):
-                    raise RunError(
-                        f"{wrong}; see why in {self._directory.logs}/{pulse.name}.log, then start the run again"
-                    )
+                self._raise_for(pulse, *await self._probe(actor))
+
+    async def raise_for_the_dead(self) -> None:
+        """Raises RunError for a process that is gone: what failed because of it is not the thing to tell."""
+        for name, actor in self._watched():
+            running, _ = await self._probe(actor)
+            self._raise_for(Pulse(name), running, answered=True)
+
+    def _watched(self) -> list[tuple[str, Any]]:
+        return [*((f"engine-{index}", engine) for index, engine in enumerate(self._engines)), *self._others]
+
+    def _raise_for(self, pulse: Pulse, running: bool, answered: bool) -> None:
+        if wrong := pulse.saw(running=running, answered=answered):
+            log = self._directory.logs / f"{pulse.name}.log"
+            raise RunError(f"{wrong}; see why in {log}, then start the run again")
 
     async def _probe(self, actor: Any) -> tuple[bool, bool]:
         """Whether it runs, and whether it answered."""

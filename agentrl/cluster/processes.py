@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 
 import psutil
-
-from agentrl.cluster.signals import signals_ignored
-
-logger = logging.getLogger(__name__)
 
 TAG = "AGENTRL_RUN_TAG"
 
 
-def tag_this_process() -> str:
-    """A new tag, put into this process's environment, from which every process started later inherits it."""
-    tag = secrets.token_hex(8)
+def new_tag() -> str:
+    return secrets.token_hex(8)
+
+
+def tag_this_process(tag: str) -> None:
+    """Puts the tag into this process's environment, from which every process started later inherits it."""
     os.environ[TAG] = tag
-    return tag
 
 
-def descendants() -> list[psutil.Process]:
-    return psutil.Process().children(recursive=True)
+def descendants(pid: int | None = None) -> list[psutil.Process]:
+    """Of a process, this one by default. Raises psutil.NoSuchProcess."""
+    return psutil.Process(pid).children(recursive=True)
 
 
 def processes_of(tag: str, *, earlier: Sequence[psutil.Process]) -> list[psutil.Process]:
@@ -71,21 +69,3 @@ def _name(process: psutil.Process) -> str:
         return str(process.name())
     except psutil.NoSuchProcess:
         return "gone"
-
-
-@contextlib.contextmanager
-def no_process_left(stop: Callable[[], None]) -> Iterator[Callable[[], list[str]]]:
-    """Ends every process that the block started, however the block ended; `stop` asks them first.
-
-    Yields a function that ends them at once, for whoever cannot wait.
-    """
-    earlier = descendants()
-    tag = tag_this_process()
-    try:
-        yield lambda: end(processes_of(tag, earlier=earlier), grace_s=0.0)
-    finally:
-        with signals_ignored():
-            processes = processes_of(tag, earlier=earlier)  # before `stop`, which orphans some
-            stop()
-            if left := end([*processes, *processes_of(tag, earlier=earlier)]):
-                logger.info("ended what was left: %s", ", ".join(left))

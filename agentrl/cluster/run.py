@@ -11,16 +11,16 @@ from rich.console import Console
 
 from agentrl import plugins
 from agentrl.cluster.check import check
+from agentrl.cluster.cleanup import no_process_left
 from agentrl.cluster.cluster import RunCluster
 from agentrl.cluster.logs import log_to
 from agentrl.cluster.prepare import prepare
-from agentrl.cluster.processes import no_process_left
 from agentrl.cluster.ray_session import start_ray, stop_ray
 from agentrl.cluster.shared_memory import shared_memory
 from agentrl.cluster.signals import Interrupts, interruptible
 from agentrl.config import RunConfig
 from agentrl.env import registry
-from agentrl.errors import first_error
+from agentrl.errors import AgentRLError, first_error
 from agentrl.observe.display import LineDisplay, LiveDisplay, display_for
 from agentrl.observe.files import JsonLines, TensorBoard
 from agentrl.observe.recorder import Recorder, Sink
@@ -108,13 +108,20 @@ class _Run:
             with interrupts.cancelling():
                 async with cluster, asyncio.TaskGroup() as group:
                     watcher = group.create_task(cluster.watch(), name="cluster watch")
-                    await self._loop(cluster, store, scorer).run()
+                    await self._follow(cluster, self._loop(cluster, store, scorer))
                     watcher.cancel()
         except BaseExceptionGroup as errors:
             raise first_error(errors) from errors
         finally:
             await scorer.close()
             store.close()
+
+    async def _follow(self, cluster: RunCluster, loop: TrainLoop) -> None:
+        try:
+            await loop.run()
+        except AgentRLError:
+            await cluster.raise_for_the_dead()
+            raise
 
     def _loop(self, cluster: RunCluster, store: TrajectoryStore, scorer: GroupScorer) -> TrainLoop:
         """The loop over the cluster's ports."""

@@ -9,7 +9,7 @@ import sys
 import psutil
 import pytest
 
-from agentrl.cluster.processes import TAG, descendants, end, processes_of, tag_this_process
+from agentrl.cluster.processes import TAG, descendants, end, new_tag, processes_of, tag_this_process
 
 WAIT = "import sys; print('up', flush=True); sys.stdin.read()"
 STUBBORN = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {WAIT}"
@@ -36,7 +36,9 @@ def lives(pid: int) -> bool:
 @pytest.fixture
 def tag(monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv(TAG, "none")
-    return tag_this_process()
+    tag = new_tag()
+    tag_this_process(tag)
+    return tag
 
 
 def test_children_and_orphans_are_found_and_earlier_children_are_left_alone(tag: str):

@@ -20,6 +20,7 @@ class Command:
     def __init__(self, *arguments: str, cwd: Path, **env: str) -> None:
         self.mark = f"{os.getpid()}-{time.monotonic_ns()}"
         self.output = ""
+        self._started = time.time()
         self._process = subprocess.Popen(
             [sys.executable, "-m", "agentrl.cli.main", *arguments],
             cwd=cwd,
@@ -48,18 +49,28 @@ class Command:
         self.output += rest
         return self._process.returncode
 
-    def left_behind(self) -> list[str]:
-        """Every process that still lives and was started, directly or not, by the command."""
-        left = []
+    def processes(self) -> list[psutil.Process]:
+        """Every living process that the command started, directly or not. Ray's agents hide their environment."""
+        found = []
         for process in psutil.process_iter():
             try:
-                title = " ".join(process.cmdline())
                 ours = process.environ().get(MARK) == self.mark
-                if (ours or title.startswith("ray::")) and process.status() != psutil.STATUS_ZOMBIE:
-                    left.append(title)
+                ours |= process.create_time() >= self._started and _title(process).startswith("ray::")
+                if ours and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
             except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
                 continue
-        return left
+        return found
+
+    def left_behind(self) -> list[str]:
+        return [_title(process) for process in self.processes()]
+
+    def engines(self) -> list[psutil.Process]:
+        return [process for process in self.processes() if "agentrl.engine.vllm_server" in _title(process)]
+
+
+def _title(process: psutil.Process) -> str:
+    return " ".join(process.cmdline())
 
 
 def agentrl(*arguments: str, cwd: Path, timeout: float = 120, **env: str) -> tuple[int, str]:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 from command import ROOT, Command, agentrl
 
@@ -48,6 +49,8 @@ def test_the_demo_learns_swaps_weights_in_flight_and_passes_its_audit(tmp_path: 
 
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [line["kind"] for line in lines] == ["evaluation", *["step"] * 6, "evaluation"]
+    gaps = [line["trainer"]["engine_gap_max"] for line in lines if line["kind"] == "step"]
+    assert max(gaps) < 1e-4, "where the trained weights sampled, engine and trainer agree"
     store = store_of(run)
     assert [swap.version for swap in store.swaps()] == [0, 1, 2, 3, 4, 5, 6]
     assert store.count(mode="eval") == 32
@@ -113,3 +116,35 @@ def test_rewards_come_over_http_on_two_ranks_and_ctrl_c_leaves_no_process_and_a_
     store.close()
     status, output = agentrl("audit", "runs/http-reward", cwd=tmp_path)
     assert status == 0, output
+
+
+def test_an_engine_that_dies_ends_the_run_with_its_name_and_no_process(tmp_path: Path):
+    command = Command(
+        "train",
+        str(ROOT / "examples/01_calculator/run.toml"),
+        *("--set", "loop.groups_per_step=4", "--set", "evaluation.at_start=false"),
+        cwd=tmp_path,
+    )
+    command.read_until("step   1/")
+    for engine in command.engines():
+        engine.kill()
+    assert command.wait(timeout=90) == 1, command.output
+    assert "engine-0 died" in command.output
+    assert "engine-0.log" in command.output
+    assert "Traceback" not in command.output
+    assert command.left_behind() == []
+    summary = json.loads((tmp_path / "runs" / "demo" / "summary.json").read_text())
+    assert (summary["ended"], "engine-0 died" in summary["error"]) == ("failed", True)
+
+
+def test_a_driver_that_is_killed_outright_takes_everything_with_it(tmp_path: Path):
+    """kill -9 leaves nobody to clean up: engines, actors and Ray have to notice by themselves."""
+    command = Command("train", str(ROOT / "examples/01_calculator/run.toml"), cwd=tmp_path)
+    command.read_until("trainer ready")
+    assert command.engines(), "the engine is starting"
+    started = command.processes()
+    command.signal(signal.SIGKILL)
+    assert command.wait(timeout=30) == -signal.SIGKILL
+    _, alive = psutil.wait_procs(started, timeout=60)
+    assert [process.name() for process in alive] == []
+    assert command.left_behind() == []
