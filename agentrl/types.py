@@ -62,6 +62,15 @@ class Sampling(Struct, frozen=True, kw_only=True):
     stop: tuple[str, ...] = ()
     seed: int | None = None
 
+    @property
+    def reshaping(self) -> tuple[str, ...]:
+        """The fields by which this reshapes the distribution in a way that the trainer does not model."""
+        return tuple(name for name in _RESHAPING if getattr(self, name) != getattr(_NEUTRAL, name))
+
+
+_RESHAPING = ("top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
+_NEUTRAL = Sampling()
+
 
 class VersionSpan(Struct, frozen=True):
     """Tokens `[start, end)` were sampled by weights `version`; what the indices count is said where it is kept."""

@@ -17,7 +17,7 @@ from agentrl.audit.attribution import Piece
 from agentrl.audit.finding import Finding, Subject, Verdict
 from agentrl.audit.swap_log import SwapLog
 from agentrl.errors import AuditError
-from agentrl.types import Call, Row, Sampling, Trajectory, VersionSpan
+from agentrl.types import Call, Row, Trajectory, VersionSpan
 
 NAME = "weights"
 
@@ -140,7 +140,5 @@ def examine(
 
 
 def _comparable(call: Call, version: int, log: SwapLog) -> bool:
-    neutral = Sampling()
-    names = ("top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
-    plain = all(getattr(call.sampling, name) == getattr(neutral, name) for name in names)
-    return plain and call.sampling.temperature > 0 and log.rebuilt(call.engine_id, version)
+    plain = not call.sampling.reshaping and call.sampling.temperature > 0
+    return plain and log.rebuilt(call.engine_id, version)

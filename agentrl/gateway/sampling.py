@@ -12,8 +12,6 @@ from agentrl.gateway.refusal import Refusal, invalid
 from agentrl.types import Mode, Sampling
 
 NEUTRAL = Sampling()
-RESHAPING = ("top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
-"""What the trainer does not model, so that training on it would break invariant 3."""
 
 RANGES: dict[str, tuple[float, float]] = {
     "temperature": (0, 100),
@@ -65,10 +63,9 @@ def _checked(values: dict[str, Any], mode: Mode, *, prefix: str) -> Sampling:
 
 
 def _refuse_reshaping(sampling: Sampling, prefix: str) -> None:
-    for name in RESHAPING:
-        value = getattr(sampling, name)
-        if value != getattr(NEUTRAL, name):
-            raise _untrainable(prefix + name, value, f"leave it out or send {getattr(NEUTRAL, name):g}")
+    """Training on it would break invariant 3."""
+    for name in sampling.reshaping:
+        raise _untrainable(prefix + name, getattr(sampling, name), f"leave it out or send {getattr(NEUTRAL, name):g}")
     if sampling.temperature == 0:
         raise _untrainable(prefix + "temperature", 0, "send a temperature above 0")
 
