@@ -143,11 +143,23 @@ class Limits(Struct, frozen=True, kw_only=True):
     max_tokens: int | None = None  # sampled tokens over all calls
     deadline_s: float | None = None  # seconds from creation
 
+    @staticmethod
+    def stop_reason(limit: str) -> StopReason:
+        """Why an episode ended that used up this limit, by the limit's name."""
+        return _STOP_REASON_OF_LIMIT[limit]
+
     def __post_init__(self) -> None:
         for name in ("max_calls", "max_tokens", "deadline_s"):
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise ValueError(f"limits.{name} is {value}; leave it out for no limit, or give a positive number")
+
+
+_STOP_REASON_OF_LIMIT = {
+    "max_calls": StopReason.MAX_TURNS,
+    "max_tokens": StopReason.MAX_TOKENS,
+    "deadline_s": StopReason.DEADLINE,
+}
 
 
 class EngineStatus(Struct, kw_only=True):

@@ -18,8 +18,6 @@ from agentrl.types import Limits, Mode, Task, Trajectory
 SEAL_S = 10.0
 """How long calls in flight may take to end when the session is sealed."""
 
-STOP_REASON_OF_LIMIT = {"max_calls": "max_turns", "max_tokens": "max_tokens", "deadline_s": "deadline"}
-
 
 Score = tuple[float | None, dict[str, float | None]]
 """(reward, components)."""
@@ -131,7 +129,7 @@ class Session:
     def limit_reached(self, limit: str, why: str) -> Refusal:
         """The clean end that an agent understands: not to be retried, the limit by name. Sets the stop reason."""
         if self.stop_reason is None:
-            self.stop_reason = STOP_REASON_OF_LIMIT[limit]
+            self.stop_reason = Limits.stop_reason(limit)
         message = f"session {self.id} has reached limits.{limit}: {why}; finish the episode"
         return Refusal(400, "session_limit_reached", message, param=f"limits.{limit}")
 

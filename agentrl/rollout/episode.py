@@ -26,13 +26,6 @@ from agentrl.types import Episode, Limits, Mode, Sampling, StopReason, Task
 
 log = logging.getLogger(__name__)
 
-STOP_REASON_OF_LIMIT = {
-    "max_calls": StopReason.MAX_TURNS,
-    "max_tokens": StopReason.MAX_TOKENS,
-    "deadline_s": StopReason.DEADLINE,
-}
-"""The gateway enforces a session's limits too; for one episode they usually end here first."""
-
 
 async def run_episode(
     make_env: Callable[[], gymnasium.Env[Any, Any]],
@@ -86,8 +79,8 @@ class _EpisodeRun:
                 return await self._play(), None
         except ContextOverflow as error:
             return StopReason.CONTEXT, str(error)
-        except SessionLimitReached as error:
-            return STOP_REASON_OF_LIMIT[error.limit], str(error)
+        except SessionLimitReached as error:  # the gateway enforces them too; they usually end an episode here first
+            return Limits.stop_reason(error.limit), str(error)
         except (EnvironmentFault, ConfigError) as error:
             log.exception("task %s: %s", self._request.task.id, error)
             timed_out = isinstance(error, EnvironmentTimeout)
