@@ -40,7 +40,7 @@ class Task(Struct, frozen=True, kw_only=True):
 
     id: str
     env_id: str = ""  # "" only inside an environment's own `tasks`; `agentrl.env.registry.tasks` fills it in
-    seed: int
+    seed: int = 0
     options: dict[str, Any] = {}
     split: str = "train"
 

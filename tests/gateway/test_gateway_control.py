@@ -33,6 +33,18 @@ async def test_a_session_opens_with_a_base_url_that_an_sdk_can_use() -> None:
         assert opened["base_url"] == f"{served.server.url}/sessions/s1/v1"
 
 
+async def test_a_task_needs_no_more_than_an_id() -> None:
+    async with serving(always([END])) as served:
+        session = await served.open(task={"id": "x"})
+        assert (await served.trajectory(session))["task"] == {
+            "id": "x",
+            "env_id": "",
+            "seed": 0,
+            "options": {},
+            "split": "train",
+        }
+
+
 async def test_a_trajectory_has_the_fields_of_the_contract_and_decodes_to_the_type() -> None:
     async with serving(always([*ids("ok"), END])) as served:
         session = await served.open(task=TASK, metadata={"group_id": "g", "index": 1})
@@ -134,7 +146,7 @@ async def test_an_engine_that_is_held_back_gets_no_call() -> None:
     [
         ({"colour": "red"}, "colour"),
         ({"mode": "play"}, "mode"),
-        ({"task": {"id": "x"}}, "task"),
+        ({"task": {"seed": 1}}, "task"),
         ({"task": {**TASK, "colour": "red"}}, "task.colour"),
         ({"limits": {"max_calls": 0}}, "limits"),
         ({"limits": {"max_turns": 1}}, "limits.max_turns"),
