@@ -13,7 +13,8 @@ from agentrl.gateway.sessions import SessionRegistry
 def given_key(headers: Mapping[str, str]) -> str:
     """The key of a request: `Authorization: Bearer KEY` or `x-api-key: KEY`. Raises Refusal (401) without one."""
     scheme, _, key = headers.get("authorization", "").partition(" ")
-    key = key.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "").strip()
+    bearer = key.strip() if scheme.lower() == "bearer" else ""
+    key = bearer or headers.get("x-api-key", "").strip()
     if not key:
         raise Refusal(401, "missing_api_key", "no key was given; send it as 'Authorization: Bearer KEY'")
     return key

@@ -227,10 +227,11 @@ async def test_a_session_is_named_by_url_by_key_or_by_header_with_the_admin_key(
             (f"/sessions/{session.id}/v1/chat/completions", bearer(session.api_key)),
             ("/v1/chat/completions", bearer(session.api_key)),
             ("/v1/chat/completions", {"x-api-key": session.api_key, "Authorization": ""}),
+            ("/v1/chat/completions", {"x-api-key": session.api_key, "Authorization": "Bearer"}),
             ("/v1/chat/completions", {**admin, "X-Session-ID": session.id}),
         ]:
             assert (await served.http.post(url, json=body, headers=headers)).status_code == 200, url
-        assert len((await served.trajectory(session))["calls"]) == 5
+        assert len((await served.trajectory(session))["calls"]) == 6
         unnamed = await served.http.post("/v1/chat/completions", json=body, headers=admin)
         assert (unnamed.status_code, unnamed.json()["error"]["param"]) == (400, "X-Session-ID")
 
