@@ -73,6 +73,8 @@ def hermes_calls(text: str) -> tuple[list[HermesCall], str]:
 def _block(text: str, start: int) -> tuple[HermesCall, int] | None:
     """The call whose JSON comes at `start`, and where its block ends. Tags inside its strings are text."""
     start = _skip_space(text, start)
+    if not text.startswith("{", start):  # the parser's own error counts the lines before it: slow in a long text
+        return None
     try:
         _, end = _json.raw_decode(text, start)
         call = _decoder.decode(text[start:end])

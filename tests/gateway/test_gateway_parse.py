@@ -92,3 +92,15 @@ def test_the_text_is_cut_at_the_stop_string_that_ended_it() -> None:
 
 def test_call_ids_have_the_nine_letters_and_digits_that_every_template_takes() -> None:
     assert all(len(made) == 9 and made.isalnum() and made.isascii() for made in (new_call_id() for _ in range(50)))
+
+
+def test_only_what_can_be_an_object_is_given_to_the_json_parser(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its error message counts the lines before it, so a text of n bare tags would take n² steps."""
+
+    class Refusing:
+        def raw_decode(self, text: str, start: int) -> None:
+            raise AssertionError(f"asked to parse {text[start : start + 20]!r}")
+
+    monkeypatch.setattr("agentrl.gateway.parse._json", Refusing())
+    text = "<tool_call>" * 1000 + "<tool_call> [1]</tool_call><tool_call>null</tool_call>"
+    assert hermes_calls(text) == ([], text)
