@@ -156,8 +156,10 @@ class EnginePool:
             if not await client.healthy():
                 raise EngineUnavailable(f"engine {engine.id} at {engine.url} does not answer its health check")
             version, context_length = await client.version(), await client.context_length()
-        except EngineError as error:
-            self.table.saw_failure(engine, str(error))
+        except Exception as error:  # whatever an engine answers, its watcher goes on and the others are served
+            if not isinstance(error, EngineError):
+                logger.exception("the health check of engine %s failed in an unforeseen way", engine.id)
+            self.table.saw_failure(engine, str(error) or repr(error))
         else:
             self.table.saw_healthy(engine, version, context_length, revision)
         self._serve_waiting()

@@ -162,3 +162,28 @@ async def test_closing_the_pool_refuses_those_who_wait() -> None:
     await one.pool.close()
     with pytest.raises(Refusal, match="being stopped"):
         await waiting
+
+
+async def test_an_engine_that_answers_nonsense_is_unhealthy_and_still_watched() -> None:
+    class Nonsense(Twin):
+        async def version(self) -> int:
+            if not self.is_healthy:
+                raise AttributeError("'list' object has no attribute 'get'")
+            return 0
+
+        async def healthy(self) -> bool:
+            return True
+
+    made: list[Nonsense] = []
+
+    def make(url: str) -> Nonsense:
+        made.append(Nonsense(url))
+        made[-1].is_healthy = False
+        return made[-1]
+
+    pool = EnginePool(make, RoutingTable(max_in_flight=1), health_every_s=0.005, wait_s=10, max_waiting=1)
+    engine = await pool.add("http://liar")
+    assert (engine.healthy, engine.last_error) == (False, "'list' object has no attribute 'get'")
+    made[0].is_healthy = True
+    assert await pool.acquire("s") is engine
+    await pool.close()
