@@ -36,9 +36,9 @@ def canonical_arguments(arguments: str) -> str:
     """JSON objects with their spacing and key order taken out; anything else as it is."""
     try:
         value = json.loads(arguments)
+        return json.dumps(value, sort_keys=True) if isinstance(value, dict) else arguments
     except (ValueError, RecursionError):
         return arguments
-    return json.dumps(value, sort_keys=True) if isinstance(value, dict) else arguments
 
 
 def root_key(tools: Sequence[Mapping[str, Any]] | None) -> bytes:

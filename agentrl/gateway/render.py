@@ -18,12 +18,12 @@ from tokenizers import Tokenizer
 
 from agentrl.errors import AgentRLError, ConfigError
 from agentrl.gateway.detokenize import Detokenizer
-from agentrl.gateway.untrusted import ControlTokens, Disguise
+from agentrl.gateway.untrusted import ControlTokens, Disguise, encoded
 from agentrl.messages import Message
 
 Messages = Sequence[Mapping[str, Any]]
 Tools = Sequence[Mapping[str, Any]] | None
-CACHED_TEXTS = 512
+CACHED_TEXTS, CACHED_LENGTH = 512, 100_000
 
 
 class RenderError(AgentRLError):
@@ -130,12 +130,12 @@ class Renderer:
         return str(text)
 
     def _encode_text(self, text: str) -> tuple[int, ...]:
-        return tuple(self._backend.encode(text, add_special_tokens=False).ids)
+        return tuple(encoded(self._backend, text).ids)
 
     def _encode(self, text: str, disguise: Disguise) -> list[int]:
         if not disguise.used_in(text):
-            return list(self._ids_of(text))
-        encoding = self._backend.encode(text, add_special_tokens=False)
+            return list(self._ids_of(text) if len(text) < CACHED_LENGTH else self._encode_text(text))
+        encoding = encoded(self._backend, text)
         ids: list[int] = []
         token_at, char_at = 0, 0
         ends = [
@@ -176,7 +176,9 @@ def _prepare(messages: Messages, disguise: Disguise) -> list[dict[str, Any]]:
             if message.get(key):
                 found[key] = disguise.hide(message[key])
         if message.get("tool_calls"):
-            found["tool_calls"] = [_tool_call(call, _arguments(call), disguise) for call in message["tool_calls"]]
+            found["tool_calls"] = [
+                _tool_call(call, _arguments(call, disguise), disguise) for call in message["tool_calls"]
+            ]
         prepared.append(found)
     return prepared
 
@@ -190,14 +192,18 @@ def _marked(answer: Mapping[str, Any], mark: str, disguise: Disguise) -> dict[st
 
 
 def _tool_call(call: Mapping[str, Any], arguments: Any, disguise: Disguise) -> dict[str, Any]:
-    function = {"name": disguise.hide(call["function"]["name"]), "arguments": disguise.hide_all(arguments)}
+    function = {"name": disguise.hide(call["function"]["name"]), "arguments": arguments}
     return {"id": disguise.hide(call.get("id") or ""), "type": "function", "function": function}
 
 
-def _arguments(call: Mapping[str, Any]) -> Any:
-    raw = call["function"]["arguments"]
+def _arguments(call: Mapping[str, Any], disguise: Disguise) -> Any:
+    """An object where that can be written again; as they are spelt when not: no JSON, half a character, too deep."""
+    raw: str = call["function"]["arguments"]
     try:
         value = json.loads(raw)
+        if isinstance(value, dict):
+            json.dumps(value, ensure_ascii=False).encode()
+            return disguise.hide_all(value)
     except (ValueError, RecursionError):
-        return raw
-    return value if isinstance(value, dict) else raw
+        pass
+    return disguise.hide(raw)

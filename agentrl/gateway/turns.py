@@ -26,6 +26,9 @@ from agentrl.types import Call, Sampling
 ATTEMPTS = 3
 """Engines tried for one call. What a lost engine had sampled is recorded as an untrainable call of its own."""
 
+LARGE_BODY = 200_000
+"""Bytes of a request from which on encoding it, some microseconds a byte, is done beside the event loop."""
+
 
 class TurnRequest(Struct, kw_only=True):
     """A dialect's request in the terms of the core."""
@@ -34,6 +37,7 @@ class TurnRequest(Struct, kw_only=True):
     tools: list[dict[str, Any]] | None = None
     parse_tools: bool = False
     sampling: Mapping[str, Any] = {}  # fields of Sampling; None is left out
+    num_bytes: int = 0  # of the request's body
 
 
 class Plan(Struct, kw_only=True):
@@ -60,7 +64,10 @@ class Turns:
         Raises Refusal: sealed, meanwhile too (409), a limit or a field (400), no engine (429, 503), too slow (504).
         """
         session.check_open()
-        plan = self._plan(session, request, call_id)
+        if request.num_bytes > LARGE_BODY:
+            plan = await asyncio.to_thread(self._plan, session, request, call_id)
+        else:
+            plan = self._plan(session, request, call_id)
         session.admit(time.time())
         task = asyncio.create_task(self._sample(session, plan), name=f"call {call_id}")
         session.track(task)
@@ -97,9 +104,9 @@ class Turns:
 
     def _plan(self, session: Session, request: TurnRequest, call_id: str) -> Plan:
         sampling = effective(request.sampling, session.pins, session.mode)
-        keys = conversation_keys(request.messages, request.tools)
-        parent, held = session.graph.match(keys)
         try:
+            keys = conversation_keys(request.messages, request.tools)
+            parent, held = session.graph.match(keys)
             prompt_ids = None
             if parent is not None:
                 prompt_ids = self._extend(session.graph.calls[parent], request, held)
@@ -110,6 +117,8 @@ class Turns:
                 prompt_ids = self._renderer.first(request.messages, request.tools)
         except RenderError as error:
             raise invalid("messages", str(error)) from error
+        except RecursionError as error:
+            raise invalid("tools", "tools: a schema is nested too deep to be written into a prompt") from error
         return Plan(
             call_id=call_id,
             parent=parent,

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import openai
 import pytest
-from gateway_builders import END, WEATHER, always, ids, letters, says, serving, user
+from gateway_builders import END, WEATHER, always, ids, letters, renderer, says, serving, user
 
 from agentrl.engine.scripted import Reply
+from agentrl.gateway.render import Renderer
 
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Paris"}}\n</tool_call>'
 
@@ -199,3 +201,52 @@ async def test_case_15_every_field_of_the_distribution_is_sent_and_kept_with_the
         }
         [call] = (await served.trajectory(session))["calls"]
         assert (call["sampling"]["temperature"], call["sampling"]["max_tokens"]) == (0.5, 9)
+
+
+def called_with(arguments: str) -> list[dict[str, Any]]:
+    """A conversation in which the policy called a tool with these arguments."""
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    return [user("q"), {"role": "assistant", "content": None, "tool_calls": [call]}, user("go on")]
+
+
+def nested(depth: int) -> str:
+    return "[" * depth + "]" * depth
+
+
+@pytest.mark.parametrize("value", ['"\\ud800"', nested(500), nested(980)])
+async def test_arguments_that_cannot_be_written_again_stand_as_they_are_spelt(value: str) -> None:
+    """Half a character, or nested deeper than Python follows: a policy can sample both."""
+    arguments = f'{{"a": {value}}}'
+    async with serving(always([END])) as served:
+        await (await served.open()).chat(called_with(arguments))
+        [prompt] = served.engine.prompts
+        assert arguments in renderer().text(prompt).replace('\\"', '"').replace("\\\\", "\\")
+
+
+async def test_a_tool_schema_that_is_nested_too_deep_is_a_400_that_says_so() -> None:
+    async with serving(always([END])) as served:
+        function = f'{{"name": "f", "parameters": {{"a": {nested(700)}}}}}'
+        tools = f'[{{"type": "function", "function": {function}}}]'
+        body = f'{{"messages": [{{"role": "user", "content": "q"}}], "tools": {tools}}}'
+        session = await served.open()
+        headers = {"Authorization": f"Bearer {session.api_key}"}
+        response = await served.http.post(f"{session.base_url}/chat/completions", content=body, headers=headers)
+        assert (response.status_code, response.json()["error"]["param"]) == (400, "tools")
+
+
+async def test_a_large_request_is_encoded_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Invariant 9: one client's megabytes do not hold up the others."""
+    threads: list[threading.Thread] = []
+    first = Renderer.first
+
+    def watched(self: Renderer, *arguments: Any) -> list[int]:
+        threads.append(threading.current_thread())
+        return first(self, *arguments)
+
+    monkeypatch.setattr(Renderer, "first", watched)
+    async with serving(always([END])) as served:
+        session = await served.open()
+        await session.chat([user("hello")])
+        response = await session.post(messages=[user("hello " * 40_000)])
+        assert response.json()["error"]["code"] == "context_length_exceeded"
+    assert [thread is threading.main_thread() for thread in threads] == [True, False]

@@ -147,6 +147,7 @@ def decode(body: bytes) -> tuple[TurnRequest, ChatRequest]:
         tools=msgspec.to_builtins(request.tools) if request.tools else None,
         parse_tools=bool(request.tools) and request.tool_choice != "none",
         sampling=sampling,
+        num_bytes=len(body),
     )
     return turn, request
 
