@@ -151,7 +151,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         for name in ("max_calls", "max_tokens", "deadline_s"):
             value = getattr(self, name)
-            if value is not None and value <= 0:
+            if value is not None and not value > 0:  # NaN too
                 raise ValueError(f"limits.{name} is {value}; leave it out for no limit, or give a positive number")
 
 

@@ -29,7 +29,7 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 def build_app(gateway: Gateway, renderer: Renderer) -> FastAPI:
-    app = FastAPI(title="agentrl gateway", docs_url=None, redoc_url=None)
+    app = FastAPI(title="agentrl gateway", docs_url=None, redoc_url=None, openapi_url=None)
     answering = Answering(gateway.config.model_name, renderer.token_bytes)
     for prefix in ("/v1", "/sessions/{session_id}/v1"):
         for dialect in dialects.ALL:

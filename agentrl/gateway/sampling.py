@@ -57,6 +57,8 @@ def _checked(values: dict[str, Any], mode: Mode, *, prefix: str) -> Sampling:
         value = getattr(sampling, name)
         if value is not None and not (math.isfinite(value) and low <= value <= high):
             raise invalid(prefix + name, f"{prefix}{name} is {value}; it must lie between {low:g} and {high:g}")
+    if "" in sampling.stop:
+        raise invalid(f"{prefix}stop", f"{prefix}stop holds an empty string, which no engine takes; leave it out")
     if mode == "train":
         _refuse_reshaping(sampling, prefix)
     return sampling

@@ -11,7 +11,8 @@ from agentrl.gateway.keys import key_digest, new_session_key, same_key
 from agentrl.gateway.refusal import Refusal, invalid
 from agentrl.gateway.session import Session
 
-SESSION_ID = re.compile(r"[A-Za-z0-9._-]{1,200}")
+SESSION_ID = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,200}")
+"""It stands in URLs, where clients take "." and ".." for folders."""
 
 
 class SessionRegistry:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import math
 from typing import Any
 
 import msgspec
@@ -11,6 +13,7 @@ from gateway_builders import END, MemorySink, Served, always, ids, serving, user
 
 from agentrl.types import Task, Trajectory
 
+JSON = {"Content-Type": "application/json"}
 TASK = {"id": "t1", "env_id": "e", "seed": 3, "options": {"a": 1}, "split": "train"}
 
 
@@ -153,22 +156,44 @@ async def test_an_engine_that_is_held_back_gets_no_call() -> None:
         ({"sampling": {"top_p": 0.5}}, "sampling.top_p"),
         ({"sampling": {"temprature": 1}}, "sampling.temprature"),
         ({"session_id": "a/b"}, "session_id"),
+        ({"session_id": ".."}, "session_id"),
+        ({"sampling": {"stop": [""]}}, "sampling.stop"),
+        ({"limits": {"deadline_s": math.nan}}, "limits"),
+        ({"metadata": {"x": math.nan}}, "metadata"),
+        ({"metadata": {"x": [math.inf]}}, "metadata"),
+        ({"metadata": {"\ud800": 1}}, "metadata"),
+        ({"task": {"id": "\ud800", "seed": 1}}, "task"),
+        ({"task": {"id": "t", "seed": 1, "options": {"x": math.nan}}}, "task"),
         ({"metadata": {"group_id": 7}}, "metadata"),
         ({"metadata": {"index": "0"}}, "metadata"),
     ],
 )
 async def test_a_session_that_cannot_be_opened_names_the_field(body: dict[str, Any], named: str) -> None:
     async with serving(always([END])) as served:
-        response = await served.http.post("/sessions", json=body)
+        response = await served.http.post(
+            "/sessions", content=json.dumps(body), headers=JSON
+        )  # NaN as Python writes it
         assert (response.status_code, response.json()["error"]["param"]) == (400, named)
+
+
+async def test_a_stop_reason_that_no_store_takes_is_refused_and_the_session_can_still_be_finished() -> None:
+    sink = MemorySink()
+    async with serving(always([END]), sink=sink) as served:
+        session = await served.open()
+        half = '{"stop_reason": "\\ud800"}'
+        response = await served.http.post(f"/sessions/{session.id}/finish", content=half, headers=JSON)
+        assert (response.status_code, response.json()["error"]["param"]) == (400, "stop_reason")
+        await served.finish(session, stop_reason="done")
+        assert sink.saved[session.id].stop_reason == "done"
 
 
 @pytest.mark.parametrize("reward", ["NaN", "Infinity", '"high"'])
 async def test_a_reward_that_is_no_finite_number_is_refused(reward: str) -> None:
     async with serving(always([END])) as served:
         session = await served.open()
-        response = await served.http.post(f"/sessions/{session.id}/reward", content=f'{{"reward": {reward}}}')
-        assert response.status_code == 400
+        body = f'{{"reward": {reward}}}'
+        response = await served.http.post(f"/sessions/{session.id}/reward", content=body, headers=JSON)
+        assert (response.status_code, response.json()["error"]["param"]) == (400, "reward")
 
 
 # Keys (invariant 14)
@@ -263,6 +288,11 @@ async def test_health_is_open_and_an_unknown_url_is_a_clean_404() -> None:
     async with serving(always([END])) as served:
         assert (await served.http.get("/health", headers={"Authorization": ""})).json() == {"status": "ok"}
         assert await error_of(await served.http.get("/v2/nothing")) == (404, "not_found")
+
+
+async def test_the_shape_of_the_control_api_is_not_told_to_strangers() -> None:
+    async with serving(always([END])) as served:
+        assert await error_of(await served.http.get("/openapi.json")) == (404, "not_found")
 
 
 async def test_metrics_count_requests_tokens_and_branches() -> None:
