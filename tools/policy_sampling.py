@@ -5,6 +5,7 @@ The environment and the parser are the ones that training uses; only the engine 
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ from agentrl.gateway.parse import assistant_message
 from agentrl.messages import Message
 from agentrl.types import Task
 from agentrl_envs.calculator.env import Calculator
-from agentrl_envs.calculator.tasks import CalculatorProblem, tasks
+from agentrl_envs.calculator.tasks import CalculatorProblem
 
 MAX_TURNS = 4
 MAX_TOKENS = 48  # per turn; a whole call takes about 22
@@ -52,7 +53,7 @@ def measure(
 ) -> Measurement:
     """Success on `count` distinct problems of `split` at temperature 1, whole episodes. Seeds torch's generator."""
     torch.manual_seed(seed)
-    episodes = sample(model, tokenizer, tasks(split, count, seed))
+    episodes = sample(model, tokenizer, list(itertools.islice(Calculator.tasks(split, seed), count)))
     outcomes = Counter(str(episode.outcome) for episode in episodes)
     return Measurement(
         count=count,

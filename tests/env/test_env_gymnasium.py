@@ -135,7 +135,7 @@ def test_tasks_of_a_file_name_it_so_that_a_worker_elsewhere_finds_it(
         ("agentrl/Nothing-v0", "known: agentrl/Calculator-v0"),
         ("no_such_module:Env", "cannot be imported"),
         ("agentrl.env.base:Environment", "no 'Environment' in it; its environments: ['Env']"),
-        ("agentrl_envs.calculator.tasks:ENV_ID", "name a class"),
+        ("agentrl_envs.calculator.tasks:MAX_EXPRESSION", "name a class"),
         ("builtins:list", "no gymnasium.Env"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import random
 
@@ -10,8 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentrl.env import registry
 from agentrl.gateway.parse import assistant_message
-from agentrl_envs.calculator.tasks import CalculatorProblem, evaluate, problem, tasks
+from agentrl_envs.calculator.env import Calculator
+from agentrl_envs.calculator.tasks import CalculatorProblem, evaluate, problem
 from agentrl_envs.calculator.transcripts import WARM_START, tool_call, transcript
 
 SEEDS = st.integers(min_value=0, max_value=2**53)
@@ -30,6 +33,10 @@ def test_a_problem_belongs_to_the_split_it_was_asked_for(seed, split):
     assert 10 <= found.a <= 999
     assert 10 <= found.b <= 999
     assert found.op in "+-*"
+
+
+def tasks(split, count, seed):
+    return list(itertools.islice(Calculator.tasks(split, seed), count))
 
 
 def test_no_problem_of_one_split_is_in_the_other():
@@ -54,8 +61,7 @@ def test_tasks_are_distinct_and_repeatable():
     assert first == tasks("eval", 256, seed=3)
     assert len({task.id for task in first}) == 256
     assert len({problem(task.seed, "eval") for task in first}) == 256
-    assert {(task.env_id, task.split) for task in first} == {("agentrl/Calculator-v0", "eval")}
-    assert all(task.options == {"split": "eval"} for task in first)
+    assert {task.split for task in first} == {"eval"}
     assert {task.id for task in first} != {task.id for task in tasks("eval", 256, seed=4)}
 
 
@@ -63,13 +69,25 @@ def test_a_longer_list_of_tasks_starts_with_the_shorter():
     assert tasks("train", 50, seed=0)[:20] == tasks("train", 20, seed=0)
 
 
-def test_unknown_splits_and_negative_counts_are_refused():
+def test_a_pass_ends_and_the_next_one_has_other_problems(monkeypatch):
+    monkeypatch.setattr("agentrl_envs.calculator.env.PASS", 300)
+    monkeypatch.setattr("agentrl_envs.calculator.tasks.OPERANDS", (10, 14))  # 75 problems, about 15 of them held out
+    held_out = {problem(task.seed, "eval") for task in Calculator.tasks("eval", 0)}
+    assert held_out == {p for p in every_problem(10, 14) if p.split == "eval"}
+    stream = registry.task_stream("agentrl/Calculator-v0", split="eval", seed=0)
+    assert [task.id.partition("@")[2] for task in itertools.islice(stream, len(held_out) + 1)][-2:] == ["", "1"]
+
+
+def every_problem(low, high):
+    operands = range(low, high + 1)
+    return {CalculatorProblem(a, op, b) for a, op, b in itertools.product(operands, "+-*", operands)}
+
+
+def test_unknown_splits_are_refused():
     with pytest.raises(ValueError, match="no split 'test'; use 'train' or 'eval'"):
         problem(0, "test")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="no split 'test'"):
-        tasks("test", 1, seed=0)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="-1"):
-        tasks("train", -1, seed=0)
+        tasks("test", 1, seed=0)
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,11 @@ import hashlib
 import operator
 import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from agentrl.types import Task
-
-ENV_ID = "agentrl/Calculator-v0"
+OPERANDS = (10, 999)  # the smallest and the largest
 MAX_EXPRESSION = 64  # characters; bounds the size of every intermediate number as well
 
 Split = Literal["train", "eval"]
@@ -59,28 +57,9 @@ def problem(seed: int, split: Split = "train") -> CalculatorProblem:
     _require_split(split)
     rng = random.Random(seed)
     while True:
-        found = CalculatorProblem(rng.randint(10, 999), rng.choice("+-*"), rng.randint(10, 999))
+        found = CalculatorProblem(rng.randint(*OPERANDS), rng.choice("+-*"), rng.randint(*OPERANDS))
         if found.split == split:
             return found
-
-
-def tasks(split: Split, count: int, seed: int) -> list[Task]:
-    """`count` tasks of distinct problems. `problem(task.seed, task.split)` is a task's problem.
-
-    Raises ValueError for an unknown split or a negative count.
-    """
-    _require_split(split)
-    if count < 0:
-        raise ValueError(f"cannot make {count} tasks; ask for 0 or more")
-    found: dict[CalculatorProblem, Task] = {}
-    for task_seed in _task_seeds(split, seed):
-        if len(found) == count:
-            break
-        task = Task(
-            id=f"calculator-{split}-{task_seed}", env_id=ENV_ID, seed=task_seed, options={"split": split}, split=split
-        )
-        found.setdefault(problem(task_seed, split), task)
-    return list(found.values())
 
 
 def evaluate(expression: str) -> str:
@@ -110,12 +89,6 @@ def _value(node: ast.expr) -> int:
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
             return _BINARY[type(op)](_value(left), _value(right))
     raise ValueError("only + - * of whole numbers are allowed")
-
-
-def _task_seeds(split: Split, seed: int) -> Iterator[int]:
-    rng = random.Random(f"{split}-{seed}")
-    while True:
-        yield rng.getrandbits(31)
 
 
 def _require_split(split: str) -> None:
