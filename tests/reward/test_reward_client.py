@@ -247,15 +247,30 @@ async def test_openrlhfs_form_with_too_few_rewards_is_refused() -> None:
         await judge.close()
 
 
-async def test_waiting_for_a_free_request_does_not_count_as_the_services_slowness() -> None:
-    """Ten requests of 0.1 s one after the other, each within 0.6 s, all within about 1 s."""
+async def test_waiting_for_a_free_request_does_not_count_as_the_services_slowness(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """While the only request that may be under way is answered, the clock of no other has begun."""
+    arrived, may_answer, clocks = asyncio.Event(), asyncio.Event(), []
+    timeout = asyncio.timeout
 
-    async def slow(body: dict[str, Any]) -> web.Response:
-        await asyncio.sleep(0.1)
+    def counted(seconds: float | None) -> asyncio.Timeout:
+        if seconds == 7.5:
+            clocks.append(seconds)
+        return timeout(seconds)
+
+    async def held(body: dict[str, Any]) -> web.Response:
+        arrived.set()
+        await may_answer.wait()
         return await answering(lambda item: {"reward": 1.0})(body)
 
-    async with serving(slow) as server:
-        judge = client(server.url, batch_size=1, concurrency=1, timeout_s=0.6, max_attempts=1)
-        scores = await judge.score(items(10))
-        assert {score.reward for score in scores.values()} == {1.0}
+    monkeypatch.setattr(asyncio, "timeout", counted)
+    async with serving(held) as server:
+        judge = client(server.url, batch_size=1, concurrency=1, timeout_s=7.5, max_attempts=1)
+        scoring = asyncio.create_task(judge.score(items(10)))
+        await arrived.wait()
+        assert len(clocks) == 1
+        may_answer.set()
+        assert {score.reward for score in (await scoring).values()} == {1.0}
+        assert len(clocks) == 10
         await judge.close()
