@@ -15,6 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from agentrl.env import registry
+from agentrl.env.threads import CallThread, HungCalls
 from agentrl.errors import ConfigError
 from agentrl.messages import Message, assistant
 from agentrl.rollout.episode import run_episode
@@ -80,6 +81,10 @@ class _Person:
         self.console = console
         self.shown = 0
         self.gateway: ScriptedGateway | None = None
+        self._keyboard = CallThread("agentrl-keyboard", HungCalls())  # which no exit waits for
+
+    def _read(self) -> str:
+        return self.console.input("[bold green]you[/bold green] ")
 
     async def answer(self, messages: list[Message]) -> Message:
         if self.shown == 0:
@@ -88,7 +93,7 @@ class _Person:
             self.show(message)
         self.shown = len(messages) + 1  # the reply was typed, so it is on the screen
         while True:
-            line = await asyncio.to_thread(self.console.input, "[bold green]you[/bold green] ")
+            line = await self._keyboard.run(self._read, None, "reading what you type")
             try:
                 return parse(line)
             except ValueError as error:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+
 import pytest
 from typer.testing import CliRunner
 
@@ -38,6 +43,23 @@ def test_an_episode_by_hand() -> None:
 
 def test_input_that_ends_early_ends_the_episode() -> None:
     assert "The input ended before the episode did." in run("play", CALCULATOR)
+
+
+def test_one_interrupt_ends_an_episode_that_waits_for_you() -> None:
+    mine, its = os.openpty()
+    code = "from agentrl.cli.main import main; main()"
+    command = [sys.executable, "-c", code, "env", "play", CALCULATOR]
+    with subprocess.Popen(command, stdin=its, stdout=its, stderr=its, start_new_session=True) as process:
+        try:
+            said = b""
+            while b"you" not in said:
+                said += os.read(mine, 4096)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(timeout=20) == 130
+        finally:
+            process.kill()
+            os.close(mine)
+            os.close(its)
 
 
 def test_an_unknown_environment_is_a_config_error() -> None:
