@@ -9,6 +9,7 @@ import importlib
 import importlib.util
 import inspect
 import itertools
+import logging
 import sys
 from collections.abc import Callable, Iterator
 from importlib.metadata import entry_points
@@ -21,6 +22,8 @@ import msgspec
 from agentrl.env.base import Env
 from agentrl.errors import ConfigError
 from agentrl.types import Task
+
+logger = logging.getLogger(__name__)
 
 PLUGIN_GROUP = "gymnasium.envs"
 """Entry points of this group are functions that register environments. gymnasium 1 no longer calls them itself."""
@@ -106,8 +109,16 @@ def _is_gymnasiums_own(entry_point: Any) -> bool:
 
 @functools.cache
 def _load_plugins() -> None:
+    """One that fails costs its own environments and says so by name."""
     for point in entry_points(group=PLUGIN_GROUP):
-        point.load()()
+        try:
+            point.load()()
+        except Exception as error:
+            package = point.dist.name if point.dist is not None else "an unknown package"
+            logger.warning(
+                "plug-in %r (%s) of %s failed, so its environments are missing: %r; mend or uninstall it",
+                point.name, point.value, package, error, exc_info=logger.isEnabledFor(logging.DEBUG),
+            )  # fmt: skip
 
 
 def _is_path(env_id: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Iterator
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,21 @@ def test_tasks_of_a_file_name_it_so_that_a_worker_elsewhere_finds_it(
     monkeypatch.chdir("/")
     assert task.env_id == f"{tmp_path}/near.py:Mine"
     assert type(registry.make(task.env_id)).__name__ == "Mine"
+
+
+def test_a_broken_plugin_is_named_and_costs_its_own_environments_only(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken = [EntryPoint(name, value, registry.PLUGIN_GROUP) for name, value in BROKEN.items()]
+    own = entry_points(group=registry.PLUGIN_GROUP)
+    monkeypatch.setattr(registry, "entry_points", lambda group: [*broken, *own])
+    registry._load_plugins.cache_clear()
+    assert CALCULATOR in registry.known()
+    for name, value in BROKEN.items():
+        assert f"plug-in '{name}' ({value})" in caplog.text
+
+
+BROKEN = {"gone": "no_such_module:register", "raises": "json:loads"}  # the second wants an argument
 
 
 @pytest.mark.parametrize(
