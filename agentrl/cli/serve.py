@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from uvicorn.loops.auto import auto_loop_factory
 
+from agentrl.assets import EMBEDDED, resolve_model
 from agentrl.engine.client import HttpEngineClient
 from agentrl.errors import ConfigError
 from agentrl.gateway.config import GatewayConfig
@@ -27,7 +28,11 @@ def serve(
         list[str], typer.Option("--engine-url", help="A vLLM server; give it once for each engine.", show_default=False)
     ],
     tokenizer: Annotated[
-        Path, typer.Option(help="Folder with the policy's tokenizer and chat template.", show_default=False)
+        str,
+        typer.Option(
+            help=f"Folder with the policy's tokenizer and chat template; {EMBEDDED} is the embedded policy's.",
+            show_default=False,
+        ),
     ],
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 0,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
@@ -48,7 +53,7 @@ def serve(
             raise ConfigError(f"--engine-url {url!r} is no URL; write it like http://127.0.0.1:8000")
     given = os.environ.get(ADMIN_KEY)
     config = GatewayConfig(host=host, port=port, engine_urls=tuple(engine_url))
-    renderer = Renderer.load(tokenizer)
+    renderer = Renderer.load(resolve_model(tokenizer) if tokenizer == EMBEDDED else Path(tokenizer).expanduser())
     sink = SqlStore(store) if store else None
     server = GatewayServer(config, renderer=renderer, engine_factory=HttpEngineClient, admin_key=given, sink=sink)
     try:

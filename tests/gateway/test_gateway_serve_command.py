@@ -7,19 +7,18 @@ import re
 import signal
 import subprocess
 import sys
-from importlib.resources import files
 from pathlib import Path
 
 import httpx
 import pytest
 from gateway_builders import always
 
+from agentrl.assets import EMBEDDED
 from agentrl.cli.serve import serve
 from agentrl.engine.scripted import ScriptedEngine
 from agentrl.errors import ConfigError
 from agentrl.store.sql import SqlStore
 
-TOKENIZER = Path(str(files("agentrl.assets") / "tiny_policy"))
 END = 509  # <|im_end|> of the embedded policy
 
 
@@ -28,7 +27,7 @@ def start(*arguments: str, admin_key: str | None) -> subprocess.Popen[str]:
     if admin_key is not None:
         environment["AGENTRL_ADMIN_KEY"] = admin_key
     code = "import typer; from agentrl.cli.serve import serve; typer.run(serve)"
-    command = [sys.executable, "-c", code, "--tokenizer", str(TOKENIZER), *arguments]
+    command = [sys.executable, "-c", code, "--tokenizer", EMBEDDED, *arguments]
     return subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1
     )
@@ -80,9 +79,9 @@ def test_it_starts_before_its_engine_is_up_and_does_not_print_a_key_that_it_was_
 
 def test_a_tokenizer_folder_that_is_not_there_is_a_configuration_error() -> None:
     with pytest.raises(ConfigError, match="nowhere"):
-        serve(["http://127.0.0.1:9"], Path("nowhere"))
+        serve(["http://127.0.0.1:9"], "nowhere")
 
 
 def test_an_engine_url_without_a_scheme_is_a_configuration_error() -> None:
     with pytest.raises(ConfigError, match="no URL"):
-        serve(["localhost:8000"], TOKENIZER)
+        serve(["localhost:8000"], EMBEDDED)
