@@ -119,7 +119,7 @@ def parse(line: str) -> Message:
     try:
         json.loads(arguments or "{}")
     except ValueError as error:
-        raise ValueError(f"those arguments are no JSON ({error}); type {_CALL}") from None
+        raise ValueError(f"those arguments are not JSON ({error}); type {_CALL}") from None
     function = {"name": name, "arguments": arguments or "{}"}
     return assistant(
         None, tool_calls=[{"id": f"call_{uuid.uuid4().hex[:8]}", "type": "function", "function": function}]

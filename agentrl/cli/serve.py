@@ -50,7 +50,7 @@ def serve(
     console = Console()
     for url in engine_url:
         if not url.startswith(("http://", "https://")):
-            raise ConfigError(f"--engine-url {url!r} is no URL; write it like http://127.0.0.1:8000")
+            raise ConfigError(f"--engine-url {url!r} is not a URL; write it like http://127.0.0.1:8000")
     given = os.environ.get(ADMIN_KEY)
     config = GatewayConfig(host=host, port=port, engine_urls=tuple(engine_url))
     renderer = Renderer.load(resolve_model(tokenizer) if tokenizer == EMBEDDED else Path(tokenizer).expanduser())

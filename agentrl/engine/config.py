@@ -109,7 +109,7 @@ class EngineConfig(BaseModel):
     def _urls_are_http(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
         for url in urls:
             if not url.startswith(("http://", "https://")):
-                raise ValueError(f"{url!r} is no engine URL; write it as http://HOST:PORT")
+                raise ValueError(f"{url!r} is not an engine URL; write it as http://HOST:PORT")
         trimmed = tuple(url.rstrip("/") for url in urls)
         if len(set(trimmed)) != len(trimmed):
             raise ValueError(f"an engine URL is there twice: {list(urls)}")
@@ -120,7 +120,7 @@ class EngineConfig(BaseModel):
     def _ports_are_ports(cls, ports: tuple[int, ...]) -> tuple[int, ...]:
         for port in ports:
             if not 0 < port < 65536:
-                raise ValueError(f"{port} is no port; give 1 to 65535, or leave `ports` out for free ones")
+                raise ValueError(f"{port} is not a port; give 1 to 65535, or leave `ports` out for free ones")
         if len(set(ports)) != len(ports):
             raise ValueError(f"a port is there twice: {list(ports)}")
         return ports

@@ -21,7 +21,7 @@ MISSING_LOGPROB = -9999.0
 
 
 def version_of(label: object) -> int:
-    """The version that an engine's weight label stands for. Raises EngineError for a label that is no version."""
+    """The version that an engine's weight label stands for. Raises EngineError for a label that is not a version."""
     if label == BOOT_LABEL:
         return 0
     if isinstance(label, str) and label.isascii() and label.isdigit():

@@ -38,7 +38,9 @@ def make(env_id: str, **kwargs: Any) -> gymnasium.Env[Any, Any]:
     if _is_path(env_id):
         env = _load_class(env_id)(**kwargs)
         if not isinstance(env, gymnasium.Env):
-            raise ConfigError(f"{env_id} made a {type(env).__name__}, which is no gymnasium.Env; subclass agentrl.Env")
+            raise ConfigError(
+                f"{env_id} made a {type(env).__name__}, which is not a gymnasium.Env; subclass agentrl.Env"
+            )
         return env
     # The rollout keeps the order of calls itself. Without this wrapper an async environment can be awaited.
     plain = dataclasses.replace(_spec(env_id), order_enforce=False)

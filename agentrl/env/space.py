@@ -13,7 +13,7 @@ _WORDS = ("calculate", "the", "answer", "is", "42", "naïve", "\n", "{}")
 
 
 def message_fault(message: Any) -> str | None:
-    """Why `message` is no chat message in OpenAI form, or None when it is one."""
+    """Why `message` is not a chat message in OpenAI form, or None when it is one."""
     if not isinstance(message, dict):
         return f"a message is a dict such as agentrl.user('...'), got {type(message).__name__}"
     role, content = message.get("role"), message.get("content")
@@ -37,7 +37,7 @@ class ObservationSpace(Space[list[Message]]):
         super().__init__(None, None, seed)
 
     def fault(self, value: Any) -> str | None:
-        """Why `value` is no observation, or None."""
+        """Why `value` is not an observation, or None."""
         if not isinstance(value, list):
             return f"an observation is the list of new chat messages, got {type(value).__name__}"
         return next((fault for message in value if (fault := message_fault(message)) is not None), None)

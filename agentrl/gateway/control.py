@@ -34,7 +34,7 @@ def _strict(value: Any) -> Any:
     try:
         json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"it is no strict JSON: {error}") from error
+        raise ValueError(f"it is not strict JSON: {error}") from error
     return value
 
 

@@ -53,7 +53,9 @@ class Renderer:
     def load(cls, path: str | Path) -> Self:
         """The renderer of a local folder. Raises ConfigError: no such folder, no fast tokenizer, no chat template."""
         if not Path(path).is_dir():
-            raise ConfigError(f"tokenizer path {str(path)!r} is no folder; give the folder that holds tokenizer.json")
+            raise ConfigError(
+                f"tokenizer path {str(path)!r} is not a folder; give the folder that holds tokenizer.json"
+            )
         from transformers import AutoTokenizer
 
         try:

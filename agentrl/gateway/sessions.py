@@ -39,7 +39,7 @@ class SessionRegistry:
         if session_id in self._by_id:
             raise Refusal(409, "session_exists", f"session {session_id!r} exists already", param="session_id")
         if not SESSION_ID.fullmatch(session_id):
-            raise invalid("session_id", f"session_id {session_id!r} is no 1 to 200 letters, digits, '-', '_' and '.'")
+            raise invalid("session_id", f"session_id {session_id!r} is not 1 to 200 letters, digits, '-', '_' and '.'")
         if len(self._by_id) >= self._max_sessions:
             self._make_room()
         session = Session(session_id, new_session_key(), now=now, **opened_with)

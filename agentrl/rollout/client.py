@@ -62,7 +62,7 @@ class HttpGateway:
         try:
             task = orjson.loads(orjson.dumps(msgspec.structs.asdict(request.task), option=orjson.OPT_SERIALIZE_NUMPY))
         except TypeError as error:
-            raise ConfigError(f"the options of task {request.task.id} are no JSON: {error}") from error
+            raise ConfigError(f"the options of task {request.task.id} are not JSON: {error}") from error
         limits = {name: value for name, value in msgspec.structs.asdict(request.limits).items() if value is not None}
         if "deadline_s" in limits:  # the episode ends itself in time; this is for a worker that died
             limits["deadline_s"] += DEADLINE_GRACE_S
@@ -127,7 +127,7 @@ class HttpGateway:
         try:
             return orjson.loads(data)
         except ValueError as error:
-            raise GatewayError(f"{url} answered with no JSON: {data[:100]!r}") from error
+            raise GatewayError(f"{url} answered with something that is not JSON: {data[:100]!r}") from error
 
     def _http(self) -> aiohttp.ClientSession:
         """Made on first use, inside the event loop. Its pool has no limit: the worker's concurrency is the limit."""

@@ -31,7 +31,7 @@ class RolloutConfig(BaseModel):
     """Sampled tokens of a whole episode."""
 
     deadline_s: float = Field(default=600.0, gt=0)
-    """Longest that one episode may take, in seconds. Its reward is then missing, for slowness is no wrong answer."""
+    """Longest that one episode may take, in seconds. Its reward is then missing, for slowness is not a wrong answer."""
 
     temperature: float = Field(default=1.0, gt=0)
     """Sampling temperature in training; the trainer's loss follows it."""

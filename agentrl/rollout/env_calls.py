@@ -74,7 +74,7 @@ class EnvCalls:
         try:
             found = orjson.loads(orjson.dumps(tools, option=orjson.OPT_SERIALIZE_NUMPY))
         except TypeError as error:
-            raise self._fault("tools", f"gave tools that are no JSON: {error}") from error
+            raise self._fault("tools", f"gave tools that are not JSON: {error}") from error
         if not all(isinstance(tool, dict) for tool in found):
             raise self._fault("tools", f"gave {_shown(tools)}; a tool is an entry of OpenAI's `tools`, a dict")
         return list(found)
@@ -149,7 +149,7 @@ class EnvCalls:
         try:
             return [Message(message) for message in orjson.loads(orjson.dumps(observation))]
         except TypeError as error:
-            raise self._fault(method, f"returned messages that are no JSON: {error}") from error
+            raise self._fault(method, f"returned messages that are not JSON: {error}") from error
 
     def _reward(self, reward: Any) -> float | None:
         if reward is None:

@@ -22,18 +22,18 @@ _DTYPES: dict[bytes, np.dtype[Any]] = {b"i": np.dtype("<i4"), b"f": np.dtype("<f
 
 
 def as_ids(values: Sequence[int]) -> np.ndarray:
-    """int32, [n]. Raises TypeError or OverflowError for what is no 32-bit integer, where numpy would truncate."""
+    """int32, [n]. Raises TypeError or OverflowError for what is not a 32-bit integer, where numpy would truncate."""
     items = array("i", values)
     return np.frombuffer(items, np.int32) if items else np.empty(0, np.int32)
 
 
 def pack_ints(values: Sequence[int]) -> bytes:
-    """Raises TypeError or OverflowError for what is no 32-bit integer."""
+    """Raises TypeError or OverflowError for what is not a 32-bit integer."""
     return _pack(b"i", as_ids(values).astype("<i4"))
 
 
 def pack_floats(values: Sequence[float]) -> bytes:
-    """Raises TypeError or ValueError for what is no number. NaN and infinities are kept."""
+    """Raises TypeError or ValueError for what is not a number. NaN and infinities are kept."""
     wide = np.array(values, "<f8").reshape(len(values))
     with np.errstate(over="ignore"):
         narrow = wide.astype("<f4")

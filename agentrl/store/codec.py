@@ -77,7 +77,7 @@ def decode_task(text: str) -> Task:
 
 
 def encode_reward(reward: float | None, components: Mapping[str, float | None]) -> Columns:
-    """Raises ValueError for a reward or a component that is no finite number: it would be read back as missing."""
+    """Raises ValueError for a reward or a component that is not a finite number: it would be read back as missing."""
     for name, value in [("reward", reward), *((f"component {key!r}", value) for key, value in components.items())]:
         if value is not None and not math.isfinite(value):
             raise ValueError(f"{name} is {value}; a score is a finite number, or null when it is missing")

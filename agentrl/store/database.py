@@ -99,7 +99,9 @@ def _engine(url: str, *, create: bool) -> Engine:
     try:
         parsed = make_url(url)
     except ArgumentError as error:
-        raise StoreError(f"store URL {url!r} is none; one looks like sqlite:///runs/demo/trajectories.db") from error
+        raise StoreError(
+            f"store URL {url!r} is not a SQLAlchemy URL; one looks like sqlite:///runs/demo/trajectories.db"
+        ) from error
     if parsed.get_backend_name() != "sqlite":
         return create_engine(parsed, pool_pre_ping=True)
     if parsed.database in (None, "", ":memory:"):

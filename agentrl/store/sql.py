@@ -28,7 +28,7 @@ class SqlStore:
         """Opens the store at a SQLAlchemy URL, `sqlite:///runs/demo/trajectories.db` for one.
 
         With `create=False` a store that is not there is an error, not an empty store. Raises StoreError: it cannot be
-        opened, is no trajectory store, or has the layout of another version of agentrl.
+        opened, is not a trajectory store, or has the layout of another version of agentrl.
         """
         self._database = Database(url, create=create)
 

@@ -62,7 +62,7 @@ def test_flags_that_agentrl_sets_cannot_be_given(arg: str) -> None:
         ({"swap_mode": "abort"}, "'keep', 'recompute' or 'drain'"),
         ({"urls": ["localhost:8000"]}, "write it as http://HOST:PORT"),
         ({"urls": ["http://a:1", "http://a:1/"]}, "there twice"),
-        ({"ports": [0]}, "0 is no port"),
+        ({"ports": [0]}, "0 is not a port"),
         ({"ports": [8000], "replicas": 2}, "1 ports for 2 replicas"),
         ({"ports": [8000, 8000], "replicas": 2}, "a port is there twice"),
         ({"timeouts": {"stall_s": 0}}, "greater than 0"),

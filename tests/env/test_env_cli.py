@@ -72,5 +72,5 @@ def test_typed_lines() -> None:
     (call,) = parse('/look {"where": 1}').tool_calls
     assert call["function"] == {"name": "look", "arguments": '{"where": 1}'}
     assert parse("/now").tool_calls[0]["function"]["arguments"] == "{}"
-    with pytest.raises(ValueError, match="no JSON"):
+    with pytest.raises(ValueError, match="not JSON"):
         parse("/look where")

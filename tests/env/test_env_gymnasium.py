@@ -152,7 +152,7 @@ BROKEN = {"gone": "no_such_module:register", "raises": "json:loads"}  # the seco
         ("no_such_module:Env", "cannot be imported"),
         ("agentrl.env.base:Environment", "no 'Environment' in it; its environments: ['Env']"),
         ("agentrl_envs.calculator.tasks:MAX_EXPRESSION", "name a class"),
-        ("builtins:list", "no gymnasium.Env"),
+        ("builtins:list", "not a gymnasium.Env"),
     ],
 )
 def test_an_id_that_names_nothing_is_a_config_error_that_says_the_fix(env_id: str, said: str) -> None:

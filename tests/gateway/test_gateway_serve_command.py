@@ -83,5 +83,5 @@ def test_a_tokenizer_folder_that_is_not_there_is_a_configuration_error() -> None
 
 
 def test_an_engine_url_without_a_scheme_is_a_configuration_error() -> None:
-    with pytest.raises(ConfigError, match="no URL"):
+    with pytest.raises(ConfigError, match="not a URL"):
         serve(["localhost:8000"], EMBEDDED)

@@ -228,7 +228,7 @@ async def test_task_options_that_are_no_json_are_named() -> None:
     async with gateway() as (fake, client):
         task = Task(id="t9", env_id="e", seed=1, options={"a": object()})
         request = SessionRequest(task=task, mode="train", sampling=Sampling(), limits=Limits())
-        with pytest.raises(ConfigError, match="options of task t9 are no JSON"):
+        with pytest.raises(ConfigError, match="options of task t9 are not JSON"):
             await client.open_session(request)
         assert fake.asked == []
 

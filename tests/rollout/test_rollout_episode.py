@@ -332,7 +332,7 @@ async def test_numbers_of_numpy_in_a_tools_schema_become_plain_ones() -> None:
         ("step", ([], 1.0, True, {}), "return (observation, reward, terminated, truncated, info)"),
         ("step", ([], 1.0, False, False, {}), "returned no new message and the episode goes on"),
         ("step", ([{"role": "user", "content": object()}], 0.0, True, False, {}), "no observation"),
-        ("step", ([{"role": "user", "content": "x", "extra": {1, 2}}], 0.0, True, False, {}), "no JSON"),
+        ("step", ([{"role": "user", "content": "x", "extra": {1, 2}}], 0.0, True, False, {}), "not JSON"),
         ("step", ([], 1.0, "yes", False, {}), "terminated='yes'"),
         ("step", ([], 10**400, True, False, {}), "return a number or None"),
         ("step", ([], 10**5000, True, False, {}), "returned the reward a int"),

@@ -174,7 +174,7 @@ def test_what_is_not_a_store_is_refused_and_left_alone(tmp_path: Path) -> None:
     [
         ("sqlite://", "names no file; use .*MemoryStore"),
         ("sqlite:///:memory:", "names no file"),
-        ("trajectories.db", "is none; one looks like sqlite:///"),
+        ("trajectories.db", "is not a SQLAlchemy URL; one looks like sqlite:///"),
         ("sqlite:////nowhere/at/all/t.db", "unable to open database file"),
     ],
 )

@@ -22,7 +22,7 @@ def decode_body(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
     except msgspec.ValidationError as error:
         raise _named(error) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise invalid(None, f"the body is no valid JSON: {error}") from error
+        raise invalid(None, f"the body is not valid JSON: {error}") from error
 
 
 def _named(error: msgspec.ValidationError) -> Refusal:
