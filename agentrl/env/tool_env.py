@@ -21,8 +21,8 @@ class ToolEnv(Env):
     """Subclasses give `reset`, methods marked `@agentrl.tool`, and `score(message)`.
 
     Each assistant message with tool calls is answered by one tool message per call, in order; when a tool is async,
-    the calls of one message run at the same time. Whatever is wrong with a call (arguments that are not a JSON object or
-    do not fit, an unknown tool, an exception, a timeout) is told to the policy as "Error: ..." and the episode goes
+    the calls of one message run at the same time. Whatever is wrong with a call (arguments that are not a JSON object
+    or do not fit, an unknown tool, an exception, a timeout) is told to the policy as "Error: ..." and the episode goes
     on. Only an `EnvironmentFault` ends it: raise one when the tool itself is broken. A message without calls ends the
     episode and is scored.
     """
