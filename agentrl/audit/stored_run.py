@@ -60,7 +60,7 @@ def _initial(model: object) -> dict[int, Path]:
     """Left out when the model is not on this machine: a run directory may have been copied from another."""
     try:
         return {0: resolve_model(str(model))} if model is not None else {}
-    except ConfigError:
+    except (ConfigError, OSError, ValueError):  # OSError, ValueError: no path at all
         return {}
 
 

@@ -56,15 +56,15 @@ def decode(header: Entry, calls: Sequence[Entry], rows: Sequence[Entry]) -> Traj
             mode=header["mode"],
             stop_reason=header["stop_reason"],
             reward=header["reward"],
-            components=json.loads(header["components"]),
+            components=_from_json(header["components"], dict[str, float | None]),
             calls=[_decode_call(columns, sequences) for columns in calls],
             rows=[_decode_row(columns, sequences) for columns in rows],
-            dropped=json.loads(header["dropped"]),
-            metadata=json.loads(header["metadata"]),
-            created_at=header["created_at"],
-            finished_at=header["finished_at"],
+            dropped=_from_json(header["dropped"], dict[str, int]),
+            metadata=_from_json(header["metadata"], dict[str, Any]),
+            created_at=float(header["created_at"]),
+            finished_at=float(header["finished_at"]),
         )
-    except (TypeError, ValueError, IndexError, msgspec.ValidationError) as error:
+    except (TypeError, ValueError, IndexError, OverflowError, RecursionError) as error:
         raise StoreError(f"stored trajectory {header['session_id']!r} is damaged: {error}") from error
 
 
@@ -154,12 +154,12 @@ def _decode_call(columns: Entry, sequences: list[np.ndarray]) -> Call:
         finish_reason=columns["finish_reason"],
         engine_id=columns["engine_id"],
         sampling=msgspec.json.decode(columns["sampling"], type=Sampling),
-        message=json.loads(columns["message"]),
+        message=_from_json(columns["message"], dict[str, Any]),
         parent=columns["parent"],
         reward=columns["reward"],
         untrainable=columns["untrainable"],
-        started_at=columns["started_at"],
-        ended_at=columns["ended_at"],
+        started_at=float(columns["started_at"]),
+        ended_at=float(columns["ended_at"]),
     )
 
 
@@ -204,6 +204,11 @@ def _encode_spans(spans: Sequence[VersionSpan]) -> str:
 
 def _decode_spans(text: str) -> list[VersionSpan]:
     return [VersionSpan(*map(int, span)) for span in json.loads(text)]
+
+
+def _from_json(text: str, kind: Any) -> Any:
+    """Raises ValueError for what is no JSON of this type."""
+    return msgspec.convert(json.loads(text), kind)
 
 
 def _to_json(value: Any) -> str:

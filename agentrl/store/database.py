@@ -59,6 +59,8 @@ class Database:
             cause = getattr(error, "orig", None) or error
             kind = StoreUnavailable if _may_pass(error) else StoreError
             raise kind(f"{doing} in {self.where} failed: {cause}") from error
+        except UnicodeDecodeError as error:
+            raise StoreError(f"{doing} in {self.where} failed: the file is damaged: {error}") from error
 
     def _check_schema(self, *, create: bool) -> None:
         version = self._schema_version()
@@ -103,7 +105,11 @@ def _engine(url: str, *, create: bool) -> Engine:
             f"store URL {url!r} is not a SQLAlchemy URL; one looks like sqlite:///runs/demo/trajectories.db"
         ) from error
     if parsed.get_backend_name() != "sqlite":
-        return create_engine(parsed, pool_pre_ping=True)
+        try:
+            return create_engine(parsed, pool_pre_ping=True)
+        except (ArgumentError, ImportError) as error:
+            driver = parsed.render_as_string(hide_password=True)
+            raise StoreError(f"the database driver of store URL {driver} cannot be loaded: {error}") from error
     if parsed.database in (None, "", ":memory:"):
         raise StoreError(f"store URL {url!r} names no file; use agentrl.store.memory.MemoryStore for a store in memory")
     if not create and not Path(str(parsed.database)).is_file():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from sqlalchemy import Connection, RowMapping, Select, Table, func, insert, select, tuple_, update
@@ -16,6 +16,8 @@ from agentrl.store.codec import decode, decode_task, encode, encode_reward, enco
 from agentrl.store.database import Database
 from agentrl.store.rules import Standing, refuse_settlement
 from agentrl.types import Mode, SwapRecord, Task, Trajectory
+
+R = TypeVar("R", bound=msgspec.Struct)
 
 _PAGE = 256
 """Headers or records fetched at once; of whole trajectories one is in memory at a time."""
@@ -122,7 +124,7 @@ class SqlStore:
 
     def settlements(self) -> Iterator[Settlement]:
         for entry in self._in_order(schema.settlements, select(schema.settlements)):
-            yield Settlement(**{name: entry[name] for name in Settlement.__struct_fields__})
+            yield _as_record(entry, Settlement)
 
     def record_swap(self, swap: SwapRecord) -> None:
         with self._database.write(f"recording version {swap.version} of engine {swap.engine_id!r}") as connection:
@@ -130,7 +132,7 @@ class SqlStore:
 
     def swaps(self) -> list[SwapRecord]:
         entries = self._in_order(schema.swaps, select(schema.swaps))
-        return [SwapRecord(**{name: entry[name] for name in SwapRecord.__struct_fields__}) for entry in entries]
+        return [_as_record(entry, SwapRecord) for entry in entries]
 
     def close(self) -> None:
         self._database.close()
@@ -160,13 +162,19 @@ def _group(connection: Connection, group_id: str) -> GroupRecord | None:
 
 
 def _as_group(entry: RowMapping) -> GroupRecord:
-    return GroupRecord(
-        group_id=entry["group_id"],
-        task=decode_task(entry["task"]),
-        admitted_at_version=entry["admitted_at_version"],
-        outcome=entry["outcome"],
-        step=entry["step"],
-    )
+    try:
+        task = decode_task(entry["task"])
+    except (TypeError, ValueError) as error:
+        raise StoreError(f"the task of stored group {entry['group_id']!r} is damaged: {error}") from error
+    return _as_record({**entry, "task": task}, GroupRecord)
+
+
+def _as_record(entry: Mapping[Any, Any], kind: type[R]) -> R:
+    """Checked, for SQLite keeps any type in any column. Raises StoreError."""
+    try:
+        return msgspec.convert({name: entry[name] for name in kind.__struct_fields__}, kind)
+    except msgspec.ValidationError as error:
+        raise StoreError(f"stored {kind.__name__} {dict(entry)!r:.200} is damaged: {error}") from error
 
 
 def _load(connection: Connection, header: RowMapping) -> Trajectory:

@@ -327,3 +327,10 @@ def test_the_store_may_be_elsewhere(tmp_path: Path) -> None:
     (path / "trajectories.db").rename(tmp_path / "elsewhere.db")
     (path / "config.json").write_text(json.dumps({"store_url": f"sqlite:///{tmp_path}/elsewhere.db"}))
     assert audit(path).trajectories == 3
+
+
+@pytest.mark.parametrize("model", ["a" * 5000, "\0", "", "/nowhere", 5])
+def test_an_initial_model_that_is_not_here_leaves_its_weights_out(tmp_path: Path, model: object) -> None:
+    run = a_clean_run(tmp_path / "run")
+    (run / "config.json").write_text(json.dumps({"model": model}))
+    assert StoredRun.open(run).weights == {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 import sqlite3
@@ -11,10 +12,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from trajectories import TrajectoryBuilder, two_turns
+from trajectories import TrajectoryBuilder, boot, task, two_turns
 
 from agentrl.errors import StoreError
 from agentrl.store.arrays import pack_floats, pack_ints, unpack
+from agentrl.store.base import TRAINED, Settlement
 from agentrl.store.codec import decode, encode
 from agentrl.store.sql import SqlStore
 from agentrl.types import Call, Row, Sampling, Task, Trajectory, VersionSpan
@@ -132,6 +134,43 @@ def test_a_damaged_trajectory_is_named(tmp_path: Path) -> None:
         connection.execute("UPDATE rows SET logprobs = ?", (pack_floats([-1.0]),))
     with pytest.raises(StoreError, match="'s7' is damaged: a row holds 1 logprobs for 32 tokens"):
         store.get("s7")
+
+
+@pytest.mark.parametrize("column", ["components", "dropped", "metadata"])
+@pytest.mark.parametrize("value", ["[1]", "null", "7", "[" * 5000 + "]" * 5000])
+def test_a_document_of_another_shape_is_damage(tmp_path: Path, column: str, value: str) -> None:
+    store = SqlStore.at(tmp_path / "t.db")
+    store.save(two_turns("s7").build())
+    with sqlite3.connect(tmp_path / "t.db") as connection:
+        connection.execute(f"UPDATE trajectories SET {column} = ?", (value,))
+    with pytest.raises(StoreError, match="'s7' is damaged"):
+        store.get("s7")
+
+
+@pytest.mark.parametrize(
+    ("statement", "named"),
+    [
+        ("UPDATE calls SET started_at = 'noon'", "trajectory 's7' is damaged"),
+        ("UPDATE groups SET task = '[]'", "group 'g' is damaged"),
+        ("UPDATE groups SET step = 'x'", "GroupRecord .* is damaged"),
+        ("UPDATE settlements SET tokens = x'00'", "Settlement .* is damaged"),
+        ("UPDATE swaps SET started_at = 'noon'", "SwapRecord .* is damaged"),
+    ],
+)
+def test_a_column_of_another_type_is_damage(tmp_path: Path, statement: str, named: str) -> None:
+    """SQLite keeps any type in any column."""
+    store = SqlStore.at(tmp_path / "t.db")
+    store.save(two_turns("s7", group_id="g").build())
+    store.admit("g", task(), 0)
+    store.settle("g", TRAINED, 1, [Settlement(session_id="s7", outcome=TRAINED, step=1, tokens=1)])
+    store.record_swap(boot())
+    with sqlite3.connect(tmp_path / "t.db") as connection:
+        connection.execute(statement)
+    everything = itertools.chain.from_iterable(
+        read() for read in (store.iterate, store.groups, store.settlements, store.swaps)
+    )
+    with pytest.raises(StoreError, match=named):
+        list(everything)
 
 
 def bytes_per_trajectory(path: Path, build: TrajectoryBuilder, copies: int) -> float:

@@ -176,11 +176,21 @@ def test_what_is_not_a_store_is_refused_and_left_alone(tmp_path: Path) -> None:
         ("sqlite:///:memory:", "names no file"),
         ("trajectories.db", "is not a SQLAlchemy URL; one looks like sqlite:///"),
         ("sqlite:////nowhere/at/all/t.db", "unable to open database file"),
+        ("oracel://h/db", "driver of store URL oracel://h/db cannot be loaded: .*oracel"),
+        ("oracle://u:secret@h/db", r"driver of store URL oracle://u:\*\*\*@h/db cannot be loaded"),
     ],
 )
 def test_a_bad_url_is_named(url: str, named: str) -> None:
     with pytest.raises(StoreError, match=named):
         SqlStore(url)
+
+
+def test_a_damaged_table_of_contents_is_named(tmp_path: Path) -> None:
+    SqlStore.at(tmp_path / "t.db").close()
+    data = (tmp_path / "t.db").read_bytes()
+    (tmp_path / "t.db").write_bytes(data.replace(b"tablesettlements", b"table\xff\xfettlements"))
+    with pytest.raises(StoreError, match="the file is damaged"):
+        SqlStore.at(tmp_path / "t.db")
 
 
 def test_reading_never_creates_a_store(tmp_path: Path) -> None:
