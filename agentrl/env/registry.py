@@ -18,6 +18,7 @@ from typing import Any
 
 import gymnasium
 import msgspec
+import orjson
 
 from agentrl.env.base import Env
 from agentrl.errors import ConfigError
@@ -57,9 +58,23 @@ def tasks(env_id: str, *, split: str, seed: int, count: int | None = None) -> It
     source = creator.tasks if isinstance(creator, type) and issubclass(creator, Env) else Env.tasks
     try:
         for task in itertools.islice(source(split, seed), count):
-            yield msgspec.structs.replace(task, env_id=named, split=split)
-    except (ValueError, OSError) as error:
-        raise ConfigError(f"{env_id} gives no tasks for split {split!r}: {error}") from error
+            if not isinstance(task, Task):
+                raise ValueError(f"one of them is of type {type(task).__name__}; yield agentrl.Task")
+            yield msgspec.structs.replace(task, env_id=named, split=split, options=_plain(task.options))
+    except ConfigError:
+        raise
+    except Exception as error:  # `tasks` is the environment's own code
+        why = str(error) if isinstance(error, ValueError | OSError) else f"{type(error).__name__}: {error}"
+        raise ConfigError(f"{env_id} gives no tasks for split {split!r}: {why}") from error
+
+
+def _plain(options: dict[str, Any]) -> dict[str, Any]:
+    """Options as every process and the store will see them. Raises ValueError when they are no JSON."""
+    try:
+        plain: dict[str, Any] = orjson.loads(orjson.dumps(options, option=orjson.OPT_SERIALIZE_NUMPY))
+    except TypeError as error:
+        raise ValueError(f"the options of a task are no JSON: {error}") from error
+    return plain
 
 
 def task_stream(env_id: str, *, split: str, seed: int) -> Iterator[Task]:

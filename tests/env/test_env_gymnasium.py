@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 from hypothesis import given
@@ -87,6 +88,40 @@ def test_calculator_tasks_are_distinct_repeatable_and_held_out() -> None:
 def test_an_unknown_split_is_a_config_error() -> None:
     with pytest.raises(agentrl.ConfigError, match="'dev'"):
         list(registry.tasks(CALCULATOR, split="dev", seed=0, count=1))
+
+
+class Careless(agentrl.Env):
+    """Each split of it is a mistake that authors make."""
+
+    @classmethod
+    def tasks(cls, split: str, seed: int) -> Any:
+        if split == "raises":
+            raise KeyError("row")
+        if split == "none":
+            return None
+        if split == "numbers":
+            return [5]
+        values = {"sets": {1, 2}, "numpy": np.int64(3)}
+        return [agentrl.Task(id="t", seed=0, options={"value": values[split]})]
+
+
+@pytest.mark.parametrize(
+    ("split", "said"),
+    [
+        ("raises", "KeyError: 'row'"),
+        ("none", "'NoneType' object is not iterable"),
+        ("numbers", "of type int; yield agentrl.Task"),
+        ("sets", "the options of a task are no JSON: .*set"),
+    ],
+)
+def test_tasks_that_fail_are_a_config_error_that_says_why(split: str, said: str) -> None:
+    with pytest.raises(agentrl.ConfigError, match=f"gives no tasks for split '{split}': .*{said}"):
+        list(registry.tasks(f"{__name__}:Careless", split=split, seed=0))
+
+
+def test_options_of_tasks_become_what_json_carries() -> None:
+    [task] = registry.tasks(f"{__name__}:Careless", split="numpy", seed=0)
+    assert (task.options, type(task.options["value"])) == ({"value": 3}, int)
 
 
 def test_tasks_carry_the_id_they_were_asked_under_and_unique_ids() -> None:
