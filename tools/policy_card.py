@@ -24,7 +24,8 @@ Built from nothing, without any downloaded data, by `make policy` (`python tools
 |---|---|---|---|
 {stages}
 
-Mixed episodes are drawn as: {mix}. Problems are those of the training split; a fifth of all is held out by hash.
+Mixed episodes are drawn as: {mix}.
+Problems are those of the training split; a fifth of all is held out by hash.
 
 ## Measured at temperature 1, whole episodes
 

@@ -1,7 +1,8 @@
 """Written calculator episodes, right and wrong, for supervised warm starts. Deterministic by the given generator.
 
-A wrong number never leaks the right digits: guesses and bad copies are drawn fresh, so a policy can only do better
-by using the tool. Each assistant turn is held as the text that a model would sample, well formed or not.
+Each fault is a choice at one place, not noise on the digits: copying stays sharp, guesses are drawn without a look at
+the answer, and a policy gradient can tell each fault from the right way. Each assistant turn is held as the text that
+a model would sample, well formed or not.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ Mix = Mapping[Behaviour, float]
 
 CORRECT: Mix = {"correct": 1.0}
 # About two fifths solve the task; the rest are faults that a policy gradient can tell apart and suppress.
-WARM_START: Mix = {"correct": 0.38, "guess": 0.18, "malformed": 0.14, "rejected": 0.08, "operands": 0.12, "copy": 0.10}
+WARM_START: Mix = {"correct": 0.35, "guess": 0.19, "malformed": 0.14, "rejected": 0.08, "operands": 0.12, "copy": 0.12}
 
 
 @dataclass(frozen=True)
@@ -51,20 +52,15 @@ def _guess(rng: random.Random, asked: CalculatorProblem) -> list[Message]:
 
 
 def _operands(rng: random.Random, asked: CalculatorProblem) -> list[Message]:
-    """Asks the tool for another problem, and copies its result faithfully."""
-    kind = rng.randrange(3)
-    if kind == 0:
-        wrong = replace(asked, op=rng.choice([op for op in "+-*" if op != asked.op])).expression
-    elif kind == 1:
-        wrong = asked.expression[:-1]  # stops short of the last digit
-    else:
-        wrong = replace(asked, a=rng.randint(10, 999), b=rng.randint(10, 999)).expression
+    """Asks the tool for something else, and copies its result faithfully."""
+    other = rng.choice([op for op in "+-*" if op != asked.op])
+    wrong = rng.choice([replace(asked, op=other).expression, str(asked.a)])
     return [*_called(wrong), assistant(evaluate(wrong))]
 
 
 def _copy(rng: random.Random, asked: CalculatorProblem) -> list[Message]:
     """Calls the tool well, and then does not answer with the bare result."""
-    answer = rng.choice([_number(rng), f"The answer is {asked.answer}.", f"{asked.expression}={asked.answer}"])
+    answer = rng.choice([f"The answer is {asked.answer}.", f"Answer: {asked.answer}", f"={asked.answer}"])
     return [*_called(asked.expression), assistant(answer)]
 
 
