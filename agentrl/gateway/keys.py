@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 import secrets
 
+KEY = re.compile(r"[!-~]+")
 SESSION_PREFIX, ADMIN_PREFIX = "sk-agentrl-", "sk-agentrl-admin-"
 
 

@@ -60,7 +60,7 @@ class Renderer:
 
         try:
             tokenizer = AutoTokenizer.from_pretrained(str(path), local_files_only=True)
-        except (OSError, ValueError, KeyError) as error:
+        except Exception as error:  # transformers raises whatever a damaged file leads it to
             raise ConfigError(f"tokenizer path {str(path)!r} cannot be loaded: {error}") from error
         if not isinstance(getattr(tokenizer, "backend_tokenizer", None), Tokenizer):
             raise ConfigError(f"the tokenizer at {str(path)!r} is not a fast one; save it with tokenizer.json")

@@ -15,18 +15,21 @@ from agentrl.gateway.app import build_app
 from agentrl.gateway.config import GatewayConfig
 from agentrl.gateway.engines import EngineFactory
 from agentrl.gateway.gateway import Gateway, stop_task
-from agentrl.gateway.keys import new_admin_key
+from agentrl.gateway.keys import KEY, new_admin_key
 from agentrl.gateway.ports import TrajectorySink
 from agentrl.gateway.render import Renderer
 
 START_S, STOP_S = 30.0, 10.0
 BACKLOG = 2048
+KEEPALIVE_S = 75
+"""Idle seconds after which a connection is closed. SDKs reuse theirs after 5; closing first would break a request."""
 
 
 class GatewayServer:
     """`await start()`, then `await stop()`. `engine_factory` makes a client from a URL.
 
-    `admin_key` opens the control API; a random one is made when none is given.
+    `admin_key` opens the control API; a random one is made when none is given. Raises ConfigError for one that no
+    header can carry.
     """
 
     def __init__(
@@ -39,6 +42,10 @@ class GatewayServer:
         sink: TrajectorySink | None = None,
     ) -> None:
         self.config = config
+        if admin_key and not KEY.fullmatch(admin_key):
+            raise ConfigError(
+                "the admin key holds spaces or characters beyond ASCII, which no client can send; change it"
+            )
         self.admin_key = admin_key or new_admin_key()
         self.gateway = Gateway(config, renderer, engine_factory, admin_key=self.admin_key, sink=sink)
         self._app = build_app(self.gateway, renderer)
@@ -64,6 +71,7 @@ class GatewayServer:
                 lifespan="off",
                 ws="none",
                 backlog=BACKLOG,
+                timeout_keep_alive=KEEPALIVE_S,
                 timeout_graceful_shutdown=int(STOP_S / 2),
             )
         )

@@ -250,3 +250,12 @@ async def test_a_large_request_is_encoded_beside_the_event_loop(monkeypatch: pyt
         response = await session.post(messages=[user("hello " * 40_000)])
         assert response.json()["error"]["code"] == "context_length_exceeded"
     assert [thread is threading.main_thread() for thread in threads] == [True, False]
+
+
+async def test_an_idle_connection_outlives_the_pools_of_sdks() -> None:
+    """A server that closes first breaks the request that is being sent into the connection."""
+    async with serving(always([END])) as served:
+        assert served.server._server is not None
+        kept_s = openai.DEFAULT_CONNECTION_LIMITS.keepalive_expiry
+        assert kept_s is not None
+        assert served.server._server.config.timeout_keep_alive > kept_s

@@ -9,8 +9,12 @@ from typing import Any
 
 import msgspec
 import pytest
-from gateway_builders import END, MemorySink, Served, always, ids, serving, user
+from gateway_builders import END, MemorySink, Served, always, ids, renderer, serving, user
 
+from agentrl.engine.client import HttpEngineClient
+from agentrl.errors import ConfigError
+from agentrl.gateway.config import GatewayConfig
+from agentrl.gateway.server import GatewayServer
 from agentrl.types import Task, Trajectory
 
 JSON = {"Content-Type": "application/json"}
@@ -304,3 +308,10 @@ async def test_metrics_count_requests_tokens_and_branches() -> None:
         assert 'agentrl_gateway_requests_total{dialect="chat",status="200"} 2.0' in text
         assert 'agentrl_gateway_tokens_total{kind="sampled"} 4.0' in text
         assert 'agentrl_gateway_branches_total{cause="rewritten"} 1.0' in text
+
+
+@pytest.mark.parametrize("key", [" padded", "new\nline", "clé", "two words"])
+def test_an_admin_key_that_no_client_can_send_is_a_configuration_error_that_does_not_tell_it(key: str) -> None:
+    with pytest.raises(ConfigError, match="the admin key holds spaces") as refused:
+        GatewayServer(GatewayConfig(), renderer=renderer(), engine_factory=HttpEngineClient, admin_key=key)
+    assert key not in str(refused.value)

@@ -244,6 +244,14 @@ def test_a_tokenizer_folder_that_is_not_there_is_named() -> None:
         Renderer.load("no/such/folder")
 
 
+@pytest.mark.parametrize("damage", [("tokenizer_config.json", "[]"), ("tokenizer.json", "{"), ("tokenizer.json", "{}")])
+def test_a_damaged_tokenizer_is_a_configuration_error(tmp_path: Any, damage: tuple[str, str]) -> None:
+    transformers_tokenizer().save_pretrained(tmp_path)
+    (tmp_path / damage[0]).write_text(damage[1])
+    with pytest.raises(ConfigError, match="cannot be loaded"):
+        Renderer.load(tmp_path)
+
+
 def test_a_folder_without_a_chat_template_is_refused(tmp_path: Any) -> None:
     tokenizer = transformers_tokenizer()
     tokenizer.chat_template = None
