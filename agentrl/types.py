@@ -87,7 +87,7 @@ class TokenChunk(Struct, frozen=True, kw_only=True):
     logprobs: list[float] | None  # [n], of token_ids; None when the engine sent none or a wrong count
     finish_reason: FinishReason | None = None  # set on the last chunk only
     stop_reason: str | int | None = None
-    versions: list[VersionSpan] | None = None  # last chunk only, spans over all S tokens of the generation
+    versions: list[VersionSpan] | None = None  # last chunk only, over all S tokens; [] when the engine's were wrong
 
 
 class Call(Struct, kw_only=True):

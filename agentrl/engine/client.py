@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import reprlib
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any, NoReturn, get_args
 
 import aiohttp
 import orjson
+from msgspec import Raw
 
+from agentrl.engine import wire
 from agentrl.engine.config import EngineTimeouts
-from agentrl.engine.wire import checked_logprobs, checked_spans, decode_event, sampling_params, version_of
 from agentrl.errors import ContextOverflow, EngineError, EngineUnavailable
-from agentrl.types import FinishReason, Sampling, TokenChunk
+from agentrl.types import FinishReason, Sampling, TokenChunk, VersionSpan
+
+logger = logging.getLogger(__name__)
 
 MAX_CONNECTIONS = 4096
 KEEPALIVE_S = 4.0  # below uvicorn's 5 s, so that a reused connection is not closed under a request
@@ -45,8 +50,9 @@ class HttpEngineClient:
         Raises also ContextOverflow, without asking the engine, when the prompt leaves no room for a token.
         """
         body = await self._request_body(prompt_ids, sampling, request_id, version)
+        max_tokens = body["sampling_params"]["max_tokens"]
         try:
-            async with self._open(body) as response, aclosing(self._chunks(response)) as chunks:
+            async with self._open(body) as response, aclosing(self._chunks(response, max_tokens)) as chunks:
                 async for chunk in chunks:
                     yield chunk
                 with suppress(aiohttp.ClientError, OSError):  # what follows the last chunk; frees the connection
@@ -56,8 +62,8 @@ class HttpEngineClient:
             raise EngineUnavailable(f"engine {self.url} broke off a generation: {error!r}") from error
 
     async def version(self) -> int:
-        answer = await self._get("/weight_info")
-        self._version = version_of(answer.get("weight_version"))
+        answer = await self._get("/weight_info", wire.WeightInfo)
+        self._version = wire.version_of(answer.weight_version)
         return self._version
 
     async def healthy(self) -> bool:
@@ -70,11 +76,7 @@ class HttpEngineClient:
 
     async def context_length(self) -> int:
         if self._context_length is None:
-            models = (await self._get("/v1/models")).get("data") or [{}]
-            length = models[0].get("max_model_len")
-            if not isinstance(length, int):
-                raise EngineError(f"engine {self.url} names no max_model_len in /v1/models; is it a vLLM server?")
-            self._context_length = length
+            self._context_length = (await self._get("/v1/models", wire.Models)).data[0].max_model_len
         return self._context_length
 
     async def close(self) -> None:
@@ -106,7 +108,7 @@ class HttpEngineClient:
         return {
             "request_id": request_id,
             "token_ids": list(prompt_ids),
-            "sampling_params": sampling_params(sampling, max_tokens=max_tokens, send_seed=self._send_seed),
+            "sampling_params": wire.sampling_params(sampling, max_tokens=max_tokens, send_seed=self._send_seed),
             "stream": True,
             "cache_salt": f"version {newest}",
         }
@@ -118,51 +120,63 @@ class HttpEngineClient:
         try:
             async with asyncio.timeout(limit_s):
                 response = await self._session().post(f"{self.url}/inference/v1/generate", data=orjson.dumps(body))
+                await self._raise_for_status(response)
         except TimeoutError as error:
             raise EngineUnavailable(f"engine {self.url} gave no answer for {limit_s:g} s") from error
         async with response:
-            await self._raise_for_status(response)
             yield response
 
-    async def _chunks(self, response: aiohttp.ClientResponse) -> AsyncGenerator[TokenChunk]:
+    async def _chunks(self, response: aiohttp.ClientResponse, max_tokens: int) -> AsyncGenerator[TokenChunk]:
+        """Tokens that came with something wrong are handed on all the same: they were sampled, so they count."""
         num_tokens = 0
         honest = True  # false from the first bad logprob on: the generation as a whole is untrainable
-        async for event in self._events(response):
-            if "error" in event:
-                self._raise_stream_error(event["error"])
-            for choice in event.get("choices", ()):
-                token_ids = choice.get("token_ids") or []
-                num_tokens += len(token_ids)
-                logprobs = checked_logprobs(token_ids, choice.get("logprobs")) if honest else None
-                honest = logprobs is not None
-                finish_reason = choice.get("finish_reason")
-                if finish_reason is None:
-                    yield TokenChunk(token_ids=token_ids, logprobs=logprobs)
-                    continue
-                if finish_reason not in get_args(FinishReason):
-                    raise EngineError(f"engine {self.url} ended a generation with {finish_reason!r}, which is unknown")
-                versions = checked_spans(choice.get("weight_versions"), num_tokens)
-                if versions:
-                    self._version = max(self._version or 0, versions[-1].version)
-                yield TokenChunk(
-                    token_ids=token_ids,
-                    logprobs=logprobs,
-                    finish_reason=finish_reason,
-                    stop_reason=choice.get("stop_reason"),
-                    versions=versions,
-                )
-                return
+        async for choice in self._choices(response):
+            token_ids = choice.token_ids or []
+            num_tokens += len(token_ids)
+            logprobs = wire.checked_logprobs(token_ids, choice.logprobs) if honest else None
+            honest = logprobs is not None
+            fault = _fault(choice, num_tokens, max_tokens)
+            if choice.finish_reason is None or fault:
+                yield TokenChunk(token_ids=token_ids, logprobs=logprobs)
+                if fault:
+                    raise EngineError(f"engine {self.url} {fault}")
+                continue
+            yield TokenChunk(
+                token_ids=token_ids,
+                logprobs=logprobs,
+                finish_reason=choice.finish_reason,
+                stop_reason=choice.stop_reason,
+                versions=self._versions(choice.weight_versions, num_tokens),
+            )
+            return
         raise EngineUnavailable(f"engine {self.url} ended a stream after {num_tokens} tokens without a finish reason")
 
-    def _raise_stream_error(self, error: Any) -> NoReturn:
-        """vLLM validates prompts only after the stream has begun, so a bad request may arrive as an event."""
-        message = f"engine {self.url} failed inside a generation: {error!r}"
-        if isinstance(error, dict) and error.get("code") == 400:
-            raise EngineError(message)
-        raise EngineUnavailable(message)
+    def _versions(self, spans: Any, num_tokens: int) -> list[VersionSpan]:
+        """The spans of a generation, none at all when they are wrong: its tokens are then untrainable and counted."""
+        try:
+            versions = wire.checked_spans(spans, num_tokens)
+        except EngineError as error:
+            logger.warning("a generation of engine %s is untrainable: %s", self.url, error)
+            return []
+        if versions:
+            self._version = max(self._version or 0, versions[-1].version)
+        return versions
 
-    async def _events(self, response: aiohttp.ClientResponse) -> AsyncIterator[dict[str, Any]]:
-        """Each server-sent event up to [DONE]."""
+    async def _choices(self, response: aiohttp.ClientResponse) -> AsyncIterator[wire.Choice]:
+        async for data in self._events(response):
+            event = wire.decode(data, wire.Event, source=self.url)
+            if isinstance(event.error, Raw):
+                self._raise_stream_error(event.error)
+            for choice in event.choices:
+                yield choice
+
+    def _raise_stream_error(self, error: Raw) -> NoReturn:
+        """vLLM validates prompts only after the stream has begun, so a bad request may arrive as an event."""
+        message = f"engine {self.url} failed inside a generation: {_text(bytes(error))}"
+        raise EngineUnavailable(message) if wire.may_pass(error) else EngineError(message)
+
+    async def _events(self, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+        """The data of each server-sent event up to [DONE]."""
         pending = b""
         limit_s = self._timeouts.first_token_s
         while True:
@@ -180,14 +194,14 @@ class HttpEngineClient:
                 if data == b"[DONE]":
                     return
                 if data and not event.startswith(b":"):  # a colon starts a keep-alive comment
-                    yield decode_event(data)
+                    yield data
 
-    async def _get(self, path: str) -> dict[str, Any]:
+    async def _get(self, path: str, kind: type[wire.Answer]) -> wire.Answer:
         timeout = aiohttp.ClientTimeout(total=self._timeouts.probe_s)
         try:
             async with self._session().get(f"{self.url}{path}", timeout=timeout) as response:
                 await self._raise_for_status(response)
-                return decode_event(await response.read())
+                return wire.decode(await response.read(), kind, source=f"{self.url}{path}")
         except TimeoutError as error:
             raise EngineUnavailable(
                 f"engine {self.url}{path} gave no answer in {self._timeouts.probe_s:g} s"
@@ -198,8 +212,24 @@ class HttpEngineClient:
     async def _raise_for_status(self, response: aiohttp.ClientResponse) -> None:
         if response.status == 200:
             return
-        body = (await response.text())[:500]
-        message = f"engine {self.url}{response.url.path} answered {response.status}: {body}"
+        async with response:
+            said = _text(await response.read())
+        message = f"engine {self.url}{response.url.path} answered {response.status}: {said}"
         if response.status >= 500 or response.status == 429:
             raise EngineUnavailable(message)
         raise EngineError(message)
+
+
+def _fault(choice: wire.Choice, num_tokens: int, max_tokens: int) -> str | None:
+    if num_tokens > max_tokens:
+        return f"sampled {num_tokens} tokens; max_tokens was {max_tokens}"
+    if choice.finish_reason not in (None, *get_args(FinishReason)):
+        return f"ended a generation with {reprlib.repr(choice.finish_reason)}, which is unknown"
+    if not isinstance(choice.stop_reason, str | int | None):
+        return f"gave {reprlib.repr(choice.stop_reason)} as stop_reason; expected a string or a token id"
+    return None
+
+
+def _text(body: bytes) -> str:
+    """The beginning of an answer, for an error message."""
+    return body[:500].decode(errors="replace")

@@ -103,7 +103,7 @@ class EngineControl:
             async with self._http.request(
                 method, self.url + path, params=query, json=body, timeout=timeout
             ) as response:
-                text = await response.text()
+                text = (await response.read()).decode(errors="replace")
         except TimeoutError as error:
             raise EngineUnavailable(f"engine {self.engine_id}{path} gave no answer in {limit_s:g} s") from error
         except (aiohttp.ClientError, OSError) as error:
@@ -112,5 +112,5 @@ class EngineControl:
             raise SwapError(f"engine {self.engine_id}{path} answered {response.status}: {text[:1000]}")
         try:
             return msgspec.json.decode(text, type=dict[str, Any]) if text else {}
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise SwapError(f"engine {self.engine_id}{path} answered no JSON object: {text[:200]!r}") from error

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
-import math
+import reprlib
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
+import msgspec
 import orjson
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from agentrl.errors import EngineError
 from agentrl.types import Sampling, VersionSpan
+
+Answer = TypeVar("Answer")
 
 BOOT_LABEL = "default"
 """The label vLLM gives its weights before the first swap; it is version 0."""
@@ -19,14 +23,65 @@ BOOT_LABEL = "default"
 MISSING_LOGPROB = -9999.0
 """What vLLM writes for a logprob that it does not have, that is NaN or that is -inf."""
 
+MAX_LOGPROB = 1e-6
+"""0 and the rounding of a float32 log-softmax; above it no probability has its logarithm."""
+
+VERSION_DIGITS = 18
+"""Of a version number, so that it fits 64 bits."""
+
+
+class Choice(Struct):
+    """A piece of a generation. Only what its tokens are is read strictly: what else is wrong must not lose them."""
+
+    token_ids: list[Annotated[int, Meta(ge=0, lt=2**31)]] | None = None
+    logprobs: Any = None  # see `checked_logprobs`
+    finish_reason: Any = None
+    stop_reason: Any = None
+    weight_versions: Any = None  # last piece only, see `checked_spans`
+
+
+class Event(Struct):
+    """One server-sent event of a stream."""
+
+    choices: list[Choice] = []
+    error: Raw | UnsetType = UNSET
+
+
+class StreamError(Struct):
+    code: int | None = None
+
+
+class Model(Struct):
+    max_model_len: Annotated[int, Meta(gt=0)]
+
+
+class Models(Struct):
+    """`/v1/models`: one server serves one model."""
+
+    data: Annotated[list[Model], Meta(min_length=1)]
+
+
+class WeightInfo(Struct):
+    """`/weight_info`."""
+
+    weight_version: str
+
+
+class WireSpan(Struct):
+    version: str
+    start: int
+    end: int
+
 
 def version_of(label: object) -> int:
     """The version that an engine's weight label stands for. Raises EngineError for a label that is not a version."""
     if label == BOOT_LABEL:
         return 0
-    if isinstance(label, str) and label.isascii() and label.isdigit():
+    if isinstance(label, str) and label.isascii() and label.isdigit() and len(label) <= VERSION_DIGITS:
         return int(label)
-    raise EngineError(f"the engine names its weights {label!r}; expected {BOOT_LABEL!r} or a version number")
+    raise EngineError(
+        f"the engine names its weights {reprlib.repr(label)}; expected {BOOT_LABEL!r} or a version number"
+    )
 
 
 def sampling_params(sampling: Sampling, *, max_tokens: int, send_seed: bool) -> dict[str, Any]:
@@ -55,22 +110,35 @@ def sampling_params(sampling: Sampling, *, max_tokens: int, send_seed: bool) -> 
     return params
 
 
-def decode_event(data: bytes) -> dict[str, Any]:
-    """One server-sent event's JSON. NaN and Infinity literals are let through: logprob checks deal with them."""
+def decode(data: bytes, kind: type[Answer], *, source: str) -> Answer:
+    """What `source`, an engine's URL, sent, as `kind`. Raises EngineError that names what is wrong with it.
+
+    NaN and Infinity, which Python writes and JSON does not have, read as null.
+    """
     try:
         try:
-            event = orjson.loads(data)
-        except orjson.JSONDecodeError:
-            event = json.loads(data)
-    except ValueError as error:
-        raise EngineError(f"the engine's stream holds no JSON: {data[:200]!r}") from error
-    if not isinstance(event, dict):
-        raise EngineError(f"the engine's stream holds {type(event).__name__}, expected an object: {data[:200]!r}")
-    return event
+            return msgspec.json.decode(data, type=kind)
+        except msgspec.ValidationError:
+            raise
+        except msgspec.DecodeError:
+            return msgspec.json.decode(orjson.dumps(json.loads(data)), type=kind)
+    except (ValueError, TypeError, RecursionError) as error:  # of msgspec, json and orjson
+        raise EngineError(f"engine {source} breaks its contract: {error}; it sent {data[:200]!r}") from error
+
+
+def may_pass(error: Raw) -> bool:
+    """Whether a failure reported inside a stream is one of the engine, not of the request."""
+    try:
+        return msgspec.json.decode(error, type=StreamError).code != 400
+    except msgspec.ValidationError:
+        return True
 
 
 def checked_logprobs(token_ids: Sequence[int], logprobs: Any) -> list[float] | None:
-    """The logprobs of `token_ids`, [n], or None when any is missing, not finite or of another token (invariant 3)."""
+    """The logprobs of `token_ids`, [n], or None when any is missing, no logarithm of a probability or of another token.
+
+    Then the sample must not be trained (invariant 3).
+    """
     if not token_ids:
         return []
     content = logprobs.get("content") if isinstance(logprobs, dict) else None
@@ -78,10 +146,12 @@ def checked_logprobs(token_ids: Sequence[int], logprobs: Any) -> list[float] | N
         return None
     values = []
     for token_id, entry in zip(token_ids, content, strict=True):
-        value = entry.get("logprob")
-        if entry.get("token_id") != token_id or not isinstance(value, int | float):
+        value = entry.get("logprob") if isinstance(entry, dict) else None
+        if not isinstance(value, int | float) or isinstance(value, bool):
             return None
-        if not math.isfinite(value) or value <= MISSING_LOGPROB:
+        if not MISSING_LOGPROB < value <= MAX_LOGPROB:  # NaN too
+            return None
+        if entry.get("token_id") != token_id:
             return None
         values.append(float(value))
     return values
@@ -89,12 +159,18 @@ def checked_logprobs(token_ids: Sequence[int], logprobs: Any) -> list[float] | N
 
 def checked_spans(spans: Any, num_tokens: int) -> list[VersionSpan]:
     """The version spans of a generation. Raises EngineError unless they cover `[0, num_tokens)` in rising versions."""
-    found = [VersionSpan(version_of(span["version"]), span["start"], span["end"]) for span in spans or ()]
+    try:
+        read = msgspec.convert(spans or [], list[WireSpan])
+    except msgspec.ValidationError as error:
+        raise EngineError(f"the engine's weight_versions are not spans: {error}") from error
+    found = [VersionSpan(version_of(span.version), span.start, span.end) for span in read]
     ends = [0, *(span.end for span in found)]
     contiguous = all(span.start == end and span.end > span.start for span, end in zip(found, ends, strict=False))
     rising = all(left.version <= right.version for left, right in pairwise(found))
     if not contiguous or not rising or ends[-1] != num_tokens:
-        raise EngineError(f"the engine's weight_versions {spans!r} do not cover its {num_tokens} tokens in order")
+        raise EngineError(
+            f"the engine's weight_versions {reprlib.repr(spans)} do not cover its {num_tokens} tokens in order"
+        )
     return found
 
 

@@ -179,14 +179,6 @@ async def test_a_refusal_that_may_pass_differs_from_one_that_does_not(
     assert not isinstance(refused.value, EngineUnavailable)
 
 
-async def test_spans_that_do_not_cover_the_tokens_break_the_contract(
-    client: HttpEngineClient, engine: ScriptedEngine
-) -> None:
-    engine.fail_next(Fault(kind="wrong_spans"))
-    with pytest.raises(EngineError, match="do not cover its 10 tokens"):
-        await chunks_of(client)
-
-
 async def test_closing_the_iterator_aborts_the_request(client: HttpEngineClient, engine: ScriptedEngine) -> None:
     engine.hold()
     engine.allow(1)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl.engine.wire import checked_logprobs, checked_spans, decode_event, spans_of, version_of
+from agentrl.engine.wire import Event, checked_logprobs, checked_spans, decode, spans_of, version_of
 from agentrl.errors import EngineError
 from agentrl.types import VersionSpan
 
@@ -16,7 +16,7 @@ def test_labels_are_versions(label: str, version: int) -> None:
     assert version_of(label) == version
 
 
-@pytest.mark.parametrize("label", ["", "v1", "-1", "1.0", "²", None, 3])
+@pytest.mark.parametrize("label", ["", "v1", "-1", "1.0", "²", None, 3, "1" * 19, "9" * 5000])
 def test_a_label_that_is_no_version_is_refused(label: object) -> None:
     with pytest.raises(EngineError, match="names its weights"):
         version_of(label)
@@ -40,6 +40,12 @@ def entry(token_id: int, logprob: object) -> dict[str, object]:
         {"content": [entry(5, -1.0), entry(6, float("-inf"))]},
         {"content": [entry(5, -1.0), entry(6, -9999.0)]},  # vLLM's word for "there is none"
         {"content": [entry(5, -1.0), entry(6, "-1.0")]},
+        {"content": [entry(5, -1.0), entry(6, 2e-6)]},  # a probability above 1
+        {"content": [entry(5, -1.0), entry(6, False)]},
+        {"content": [entry(5, -1.0), {"logprob": -1.0}]},
+        {"content": [entry(5, -1.0), 6]},
+        {"content": 5},
+        "x",
     ],
 )
 def test_anything_but_one_finite_logprob_for_each_token_is_none_at_all(logprobs: object) -> None:
@@ -48,6 +54,7 @@ def test_anything_but_one_finite_logprob_for_each_token_is_none_at_all(logprobs:
 
 def test_good_logprobs_pass_unchanged() -> None:
     assert checked_logprobs([5, 6], {"content": [entry(5, -0.25), entry(6, 0)]}) == [-0.25, 0.0]
+    assert checked_logprobs([5], {"content": [entry(5, 5e-7)]}) == [5e-7]  # rounding of a probability of 1
     assert checked_logprobs([], None) == []
 
 
@@ -86,5 +93,10 @@ def test_a_first_swap_in_flight_reads_as_version_0_then_1() -> None:
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[1]", b"3"])
 def test_an_event_that_is_no_object_breaks_the_contract(data: bytes) -> None:
-    with pytest.raises(EngineError, match="stream holds"):
-        decode_event(data)
+    with pytest.raises(EngineError, match=r"engine http://one breaks its contract: .*; it sent b'"):
+        decode(data, Event, source="http://one")
+
+
+def test_literals_that_are_python_and_not_json_read_as_null() -> None:
+    event = decode(b'{"choices": [{"logprobs": [NaN, -Infinity, -1.5]}]}', Event, source="http://one")
+    assert event.choices[0].logprobs == [None, None, -1.5]

@@ -94,9 +94,10 @@ async def test_a_call_that_got_no_answer_uses_up_no_limit(limits: dict[str, int]
         ("no_logprobs", "logprobs_missing"),
         ("short_logprobs", "logprobs_missing"),
         ("nan_logprobs", "logprobs_missing"),
+        ("wrong_spans", "versions_wrong"),
     ],
 )
-async def test_case_2_a_sample_without_honest_logprobs_is_answered_and_not_trained(kind: str, reason: str) -> None:
+async def test_case_2_a_sample_without_honest_logprobs_and_versions_is_not_trained(kind: str, reason: str) -> None:
     async with serving(always([*letters("hello"), END])) as served:
         served.engine.fail_next(Fault(kind=kind))  # type: ignore[arg-type]
         session = await served.open()
