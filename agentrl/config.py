@@ -44,7 +44,7 @@ class RunConfig(Section):
     model: str = "agentrl:tiny"
     """The initial policy: the embedded one, or a local directory in Hugging Face form."""
 
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, lt=2**63)
     """Seeds task order, environments and the trainer."""
 
     store_url: str | None = None
@@ -69,10 +69,13 @@ class RunConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _trainer_owns_its_table(cls, data: Any) -> Any:
-        if isinstance(data, dict) and isinstance(data.get("trainer", {}), dict):
-            kind, seed = data.get("trainer_kind", "deepspeed"), data.get("seed", 0)
-            return data | {"trainer": _trainer_config({"seed": seed, **data.get("trainer", {})}, kind)}
-        return data
+        if not isinstance(data, dict):
+            return data
+        table, kind, seed = data.get("trainer", {}), data.get("trainer_kind", "deepspeed"), data.get("seed", 0)
+        if not isinstance(table, dict) or not isinstance(kind, str):
+            return data
+        inherited = {"seed": seed} if isinstance(seed, int) else {}
+        return data | {"trainer": _trainer_config(inherited | table, kind)}
 
     @field_validator("store_url")
     @classmethod
@@ -163,6 +166,10 @@ def _model_called(title: str) -> type[BaseModel] | None:
 
 def _trainer_config(table: dict[str, Any], kind: str = "deepspeed") -> BaseModel:
     model = plugins.load("agentrl.trainer_configs", kind)
+    if not (isinstance(model, type) and issubclass(model, BaseModel)):
+        raise ConfigError(
+            f"trainer_kind = {kind!r} names {model!r}, which is not a pydantic model of a trainer's table"
+        )
     try:
         config: BaseModel = model.model_validate(table)
     except ValidationError as error:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from agentrl.errors import ConfigError
@@ -12,16 +11,19 @@ from agentrl.errors import ConfigError
 def load(group: str, name: str) -> Any:
     """The object registered as `name` under entry-point group `group`, or at `module:attribute`.
 
-    Raises ConfigError naming the known names when there is none.
+    Raises ConfigError naming the known names when there is none, and when what is there cannot be loaded or called.
     """
-    if ":" in name:
-        module_name, _, attribute = name.partition(":")
-        try:
-            return getattr(importlib.import_module(module_name), attribute)
-        except (ImportError, AttributeError) as error:
-            raise ConfigError(f"{name!r} cannot be loaded for {group}: {error}") from error
-    found = {point.name: point for point in entry_points(group=group)}
-    if name not in found:
-        known = ", ".join(sorted(found)) or "none"
-        raise ConfigError(f"no {group} is called {name!r}; known: {known}; your own is named as 'module:attribute'")
-    return found[name].load()
+    known = {point.name: point for point in entry_points(group=group)}
+    if ":" not in name and name not in known:
+        names = ", ".join(sorted(known)) or "none"
+        raise ConfigError(f"no {group} is called {name!r}; known: {names}; your own is named as 'module:attribute'")
+    point = known.get(name) or EntryPoint(name, name, group)
+    if point.pattern.match(point.value) is None:
+        raise ConfigError(f"{name!r} of {group} is not of the form 'module:attribute'")
+    try:
+        found = point.load()
+    except (Exception, SystemExit) as error:  # the module is somebody's own code
+        raise ConfigError(f"{name!r} cannot be loaded for {group}: {type(error).__name__}: {error}") from error
+    if not callable(found):
+        raise ConfigError(f"{name!r} of {group} is a {type(found).__name__}; name a function or a class")
+    return found

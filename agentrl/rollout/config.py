@@ -6,11 +6,13 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from agentrl.types import Limits, Mode, Sampling
 
+MAX_TEMPERATURE = 100.0  # the gateway's
+
 
 class RolloutConfig(BaseModel):
-    """How episodes are run. Unknown keys are refused."""
+    """How episodes are run. Unknown keys are refused, and so are numbers that are not finite."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
 
     group_size: int = Field(default=8, ge=1)
     """Episodes of one task, which share a baseline."""
@@ -33,10 +35,10 @@ class RolloutConfig(BaseModel):
     deadline_s: float = Field(default=600.0, gt=0)
     """Longest that one episode may take, in seconds. Its reward is then missing, for slowness is not a wrong answer."""
 
-    temperature: float = Field(default=1.0, gt=0)
+    temperature: float = Field(default=1.0, gt=0, le=MAX_TEMPERATURE)
     """Sampling temperature in training; the trainer's loss follows it."""
 
-    eval_temperature: float | None = Field(default=None, ge=0)
+    eval_temperature: float | None = Field(default=None, ge=0, le=MAX_TEMPERATURE)
     """Sampling temperature of evaluations; the same as in training when it is not given."""
 
     env_timeout_s: float = Field(default=60.0, gt=0)

@@ -39,6 +39,10 @@ def test_a_run_needs_a_name_and_an_environment_and_has_defaults_for_the_rest(run
         ("group_sise = 8", "rollout.group_sise: unknown key; did you mean 'group_size'?"),
         ("group_size = 0", "rollout.group_size = 0: .*greater than or equal to 1"),
         ('temperature = "hot"', "rollout.temperature = 'hot': .*number"),
+        ("temperature = inf", "rollout.temperature = inf: .*finite"),
+        ("temperature = 101", "rollout.temperature = 101: .*less than or equal to 100"),  # what the gateway takes
+        ("eval_temperature = 101", "rollout.eval_temperature = 101: .*less than or equal to 100"),
+        ("deadline_s = inf", "rollout.deadline_s = inf: .*finite"),
     ],
 )
 def test_a_wrong_key_or_value_is_named_with_what_was_perhaps_meant(run_file, text: str, message: str):
@@ -88,6 +92,29 @@ def test_an_override_that_cannot_be_applied_is_named(run_file, override: str):
 def test_the_runs_seed_reaches_the_trainer_unless_it_has_its_own(run_file):
     assert load_run_config(run_file(), ["seed=7"]).trainer.seed == 7
     assert load_run_config(run_file(), ["seed=7", "trainer.seed=3"]).trainer.seed == 3
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("evaluation.success_reward=nan", "evaluation.success_reward = nan: .*finite"),
+        ("evaluation.success_reward=inf", "evaluation.success_reward = inf: .*finite"),
+        ("loop.group_timeout_s=inf", "loop.group_timeout_s = inf: .*finite"),
+        ("seed=9223372036854775808", " seed = 9223372036854775808: .*less than 9223372036854775808"),
+        ("seed=-1", " seed = -1: .*greater than or equal to 0"),
+        ("seed=1.5", " seed = 1.5: .*integer"),
+        ("trainer_kind=5", "trainer_kind = 5: .*string"),
+        ("trainer_kind=os:path", "'os:path' of agentrl.trainer_configs is a module; name a function or a class"),
+        ("trainer_kind=json:dumps", "trainer_kind = 'json:dumps' names <function dumps .* not a pydantic model"),
+    ],
+)
+def test_a_value_that_no_run_can_have_is_refused_by_its_own_name(run_file, override: str, message: str):
+    with pytest.raises(ConfigError, match=message):
+        load_run_config(run_file(), [override])
+
+
+def test_the_largest_seed_is_one_that_torch_takes(run_file):
+    assert load_run_config(run_file(), ["seed=9223372036854775807"]).trainer.seed == 2**63 - 1
 
 
 def test_a_password_in_the_store_url_is_refused(run_file):
