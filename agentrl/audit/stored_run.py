@@ -67,4 +67,4 @@ def _initial(model: object) -> dict[int, Path]:
 def _checkpoints(path: Path) -> dict[int, Path]:
     """`v<k>` directories that hold a model; one without config.json is still being written, or was not finished."""
     found = (entry for entry in sorted(path.glob("v*")) if (entry / "config.json").is_file())
-    return {int(match[1]): entry for entry in found if (match := re.fullmatch(r"v(\d+)", entry.name))}
+    return {int(match[1]): entry for entry in found if (match := re.fullmatch(r"v([0-9]+)", entry.name))}

@@ -108,7 +108,10 @@ def examine(
     *,
     tolerance: float,
 ) -> Verdict:
-    """`load` gets a trajectory by session id. Raises AuditError when the check answers with a wrong number of rows."""
+    """`load` gets a trajectory by session id. A version whose check fails is a finding.
+
+    Raises AuditError when the check answers with a wrong number of rows.
+    """
     verdict, worst = Verdict(), 0.0
     for version, references in sampler.drawn():
         rows: list[Row] = []
@@ -122,7 +125,13 @@ def examine(
         if not rows:
             verdict.notes.append(f"v{version}: no comparable row")
             continue
-        differences = check(directories[version], rows, temperatures, version)
+        try:
+            differences = check(directories[version], rows, temperatures, version)
+        except Exception as error:  # half-written weights fail in as many ways as there are libraries to read them
+            why = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            detail = f"v{version} at {directories[version]} gives no logprobs to compare with: {why}"
+            verdict.findings.append(Finding(NAME, "", detail))
+            continue
         if len(differences) != len(rows):
             raise AuditError(f"the logprob check of v{version} answered {len(differences)} of {len(rows)} rows")
         verdict.items += sum(sum(row.loss_mask) for row in rows)

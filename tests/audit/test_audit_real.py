@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -113,3 +114,24 @@ def test_version_0_is_the_model_that_the_run_names(tmp_path: Path) -> None:
     assert StoredRun.open(path).weights == {0: POLICY.resolve()}
     (path / "config.json").write_text('{"model": "not/on/this/machine"}')
     assert StoredRun.open(path).weights == {}
+
+
+@pytest.mark.parametrize("damage", ["none", "half", "empty"])
+def test_a_half_written_checkpoint_is_one_finding_that_names_it(damage: str, tmp_path: Path) -> None:
+    path = a_run(tmp_path / "run", trained=[one_call(1.0)])
+    checkpoint = path / "checkpoints/v0"
+    checkpoint.mkdir(parents=True)
+    for file in POLICY.iterdir():
+        if file.suffix != ".safetensors":
+            shutil.copy(file, checkpoint)
+        elif damage != "none":
+            (checkpoint / file.name).write_bytes(
+                file.read_bytes()[: file.stat().st_size // 2 if damage == "half" else 0]
+            )
+    app = typer.Typer()
+    app.command()(audit)
+    done = CliRunner().invoke(app, [str(path), "--json"])
+    assert done.exit_code == 1
+    report = json.loads(done.stdout)
+    assert report["results"][-1]["findings"] == 1
+    assert f"v0 at {checkpoint} gives no logprobs" in report["first"]["detail"]

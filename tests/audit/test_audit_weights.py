@@ -144,6 +144,23 @@ def test_a_check_that_answers_too_little_is_an_error(tmp_path: Path) -> None:
         weights(tmp_path, [TrajectoryBuilder("s0").call([1], 2).build()], lambda *asked: [])
 
 
+def test_a_checkpoint_that_cannot_be_read_is_a_finding_and_the_others_are_compared(tmp_path: Path) -> None:
+    """Three tokens of each version; v0's weights are half a file."""
+    trajectory = TrajectoryBuilder("s0").call([1], 6, versions=[(0, 3), (1, 3)]).build()
+
+    def check(model_dir: Path, rows: Sequence[Row], temperatures: Sequence[float], version: int) -> list[float | None]:
+        if version == 0:
+            raise OSError("header too short:\n 3 bytes")
+        return [0.0 for _ in rows]
+
+    result = weights(tmp_path, [trajectory], check, swaps=[boot(), swap(1, "recompute")], versions=[0, 1])
+    where = tmp_path / "run/checkpoints/v0"
+    assert [(each.session_id, each.detail) for each in result.offenders] == [
+        ("", f"v0 at {where} gives no logprobs to compare with: OSError: header too short: 3 bytes")
+    ]
+    assert result.items == 3
+
+
 def test_without_weights_the_check_is_not_even_loaded(tmp_path: Path) -> None:
     path = a_run(tmp_path / "run", trained=[TrajectoryBuilder("s0").call([1], 2).build()])
 
