@@ -50,6 +50,14 @@ def test_every_make_target_that_is_named_exists():
     assert {target for target in named if f"`make {target}" in "".join(page.read_text() for page in PAGES)} <= targets
 
 
+def test_the_recorded_output_is_a_recording():
+    """With the lines that a run prints, and no placeholder."""
+    [recorded] = [block for block in README.split("```") if "held-out" in block]
+    for line in ("vLLM engine(s) ready", "step  50/50", "moving average", "in 50 steps and", "│ identity", "clean"):
+        assert line in recorded
+    assert not re.search(r"\b(TODO|FIXME|XXX|[A-Z]+_OUTPUT)\b", README)
+
+
 def test_ci_runs_the_readmes_test_command():
     assert "make test" in (ROOT / ".ci" / "run").read_text()
     assert "make test" in blocks(README, "bash")[0]
