@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import itertools
 import json
 import logging
 import uuid
@@ -20,7 +21,7 @@ from agentrl.errors import ConfigError
 from agentrl.messages import Message, assistant
 from agentrl.rollout.episode import run_episode
 from agentrl.rollout.scripted import ScriptedGateway
-from agentrl.types import Limits, Sampling, Task
+from agentrl.types import Episode, Limits, Sampling, Task
 
 env_app = typer.Typer(help="List environments, or play one by hand.", no_args_is_help=True)
 
@@ -46,22 +47,25 @@ def play(
     task: Annotated[int, typer.Option(help="Which task of that order, from 0.", min=0)] = 0,
     split: Annotated[str, typer.Option(help="The split that the task is from.")] = "train",
 ) -> None:
-    """You are the policy: answer in words, or call a tool.
+    """You are the policy: answer in words, or call a tool. Exit status 1 when the environment fails.
 
     Example: `agentrl env play agentrl/Calculator-v0`, then `/calculate {"expression": "2*3"}`, then the answer.
     """
     console = Console()
     logging.basicConfig(format="%(message)s")
-    found = list(registry.tasks(env_id, split=split, seed=seed, count=task + 1))
-    if len(found) <= task:
-        raise ConfigError(f"{env_id} has {len(found)} tasks in split {split!r}; there is no task {task}")
+    chosen = next(itertools.islice(registry.tasks(env_id, split=split, seed=seed), task, None), None)
+    if chosen is None:
+        raise ConfigError(f"split {split!r} of {env_id} has no task {task}, the first being 0; give a lower number")
     try:
-        asyncio.run(_play(console, found[task]))
+        episode = asyncio.run(_play(console, chosen))
     except EOFError:
         console.print("\nThe input ended before the episode did.")
+    else:
+        if not episode.stop_reason.by_policy:
+            raise typer.Exit(1)
 
 
-async def _play(console: Console, task: Task) -> None:
+async def _play(console: Console, task: Task) -> Episode:
     person = _Person(console)
     gateway = ScriptedGateway(person.answer)
     person.gateway = gateway
@@ -72,6 +76,7 @@ async def _play(console: Console, task: Task) -> None:
     console.print(f"[bold]{episode.stop_reason}[/bold] after {episode.turns} turns, reward {episode.reward}")
     if episode.error:
         console.print(escape(episode.error), style="red")
+    return episode
 
 
 class _Person:

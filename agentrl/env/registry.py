@@ -63,7 +63,7 @@ def tasks(env_id: str, *, split: str, seed: int, count: int | None = None) -> It
             yield msgspec.structs.replace(task, env_id=named, split=split, options=_plain(task.options))
     except ConfigError:
         raise
-    except Exception as error:  # `tasks` is the environment's own code
+    except (Exception, SystemExit) as error:  # `tasks` is the environment's own code
         why = str(error) if isinstance(error, ValueError | OSError) else f"{type(error).__name__}: {error}"
         raise ConfigError(f"{env_id} gives no tasks for split {split!r}: {why}") from error
 
@@ -130,7 +130,7 @@ def _load_plugins() -> None:
     for point in entry_points(group=PLUGIN_GROUP):
         try:
             point.load()()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             package = point.dist.name if point.dist is not None else "an unknown package"
             logger.warning(
                 "plug-in %r (%s) of %s failed, so its environments are missing: %r; mend or uninstall it",
@@ -166,6 +166,10 @@ def _attribute(path: str, env_id: str) -> Callable[..., Any]:
             f"environment {env_id!r} cannot be imported: {error}; install its package, or name its file as "
             "'path/to/file.py:Class'"
         ) from error
+    except (Exception, SystemExit) as error:  # the module is somebody's own code
+        raise ConfigError(
+            f"environment {env_id!r}: importing {module_name} raised {type(error).__name__}: {error}"
+        ) from error
     return _getattr(module, attribute, env_id)
 
 
@@ -195,7 +199,7 @@ def _load_file(path: Path, env_id: str) -> Any:
         sys.path.append(str(path.parent))
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise ConfigError(f"environment {env_id!r}: running {path} raised {type(error).__name__}: {error}") from error
     return module

@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -18,11 +20,11 @@ from agentrl_envs.calculator.tasks import problem
 CALCULATOR = "agentrl/Calculator-v0"
 
 
-def run(*arguments: str, typed: str = "") -> str:
+def run(*arguments: str, typed: str = "", status: int = 0) -> str:
     done = CliRunner().invoke(env_app, list(arguments), input=typed, env={"COLUMNS": "200"})
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception
-    assert done.exit_code == 0
+    assert done.exit_code == status
     return done.stdout
 
 
@@ -65,6 +67,45 @@ def test_one_interrupt_ends_an_episode_that_waits_for_you() -> None:
 def test_an_unknown_environment_is_a_config_error() -> None:
     with pytest.raises(ConfigError, match="known: agentrl/Calculator-v0"):
         run("play", "agentrl/Nothing-v0")
+
+
+def test_the_tasks_before_the_one_that_is_asked_for_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or `--task 99999999` would fill the memory."""
+    most_alive, alive = 0, 0
+
+    def counted(*arguments: object, **options: object) -> Iterator[Counted]:
+        nonlocal most_alive
+        for _ in range(1000):
+            yield Counted()
+            most_alive = max(most_alive, alive)
+
+    class Counted:
+        def __init__(self) -> None:
+            nonlocal alive
+            alive += 1
+
+        def __del__(self) -> None:
+            nonlocal alive
+            alive -= 1
+
+    monkeypatch.setattr(registry, "tasks", counted)
+    with pytest.raises(ConfigError, match="split 'eval' of some-env has no task 99999999"):
+        run("play", "some-env", "--split", "eval", "--task", "99999999")
+    assert most_alive <= 2
+
+
+def test_the_task_that_is_asked_for_is_played() -> None:
+    *_, third = registry.tasks(CALCULATOR, split="train", seed=3, count=3)
+    assert problem(third.seed).question in run("play", CALCULATOR, "--seed", "3", "--task", "2")
+
+
+def test_an_environment_that_fails_ends_the_command_with_status_1(tmp_path: Path) -> None:
+    file = tmp_path / "fails.py"
+    file.write_text(
+        "import agentrl\nclass Mine(agentrl.ToolEnv):\n"
+        "    def reset(self, *, seed=None, options=None): raise KeyError('k')\n"
+    )
+    assert "env_error after 0 turns, reward None" in run("play", f"{file}:Mine", status=1)
 
 
 def test_typed_lines() -> None:

@@ -177,7 +177,7 @@ def test_a_broken_plugin_is_named_and_costs_its_own_environments_only(
         assert f"plug-in '{name}' ({value})" in caplog.text
 
 
-BROKEN = {"gone": "no_such_module:register", "raises": "json:loads"}  # the second wants an argument
+BROKEN = {"gone": "no_such_module:register", "raises": "json:loads", "exits": "sys:exit"}  # loads wants an argument
 
 
 @pytest.mark.parametrize(
@@ -201,6 +201,20 @@ def test_a_file_that_is_missing_or_raises_is_a_config_error(tmp_path: Path) -> N
         registry.make(f"{tmp_path}/none.py:Mine")
     with pytest.raises(agentrl.ConfigError, match="ZeroDivisionError"):
         registry.make(write_env(tmp_path / "raises.py", "1 / 0"))
+    with pytest.raises(agentrl.ConfigError, match=r"running .*exits.py raised SystemExit: 3"):
+        registry.make(write_env(tmp_path / "exits.py", "import sys; sys.exit(3)"))
+
+
+@pytest.mark.parametrize(
+    ("body", "said"), [("import sys; sys.exit(3)", "SystemExit: 3"), ("syntax error(", "SyntaxError")]
+)
+def test_a_module_that_fails_at_import_is_a_config_error(
+    body: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_env(tmp_path / "a_broken_env_module.py", body)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(agentrl.ConfigError, match=f"importing a_broken_env_module raised {said}"):
+        registry.make("a_broken_env_module:Mine")
 
 
 def test_a_registered_environment_is_made_bare_so_that_an_async_one_can_be_awaited() -> None:
