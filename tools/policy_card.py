@@ -16,7 +16,8 @@ A Qwen3-type language model of {parameters:,} parameters (float32, tied embeddin
 calling `calculate(expression)` and copying the result. It is there so that a whole training run fits on two CPU cores
 without a download; it is of no use as a language model.
 
-Built from nothing, without any downloaded data, by `make policy` (`python tools/build_policy.py --seed {seed}`).
+Built from nothing, without any downloaded data, by `make policy`
+(`python tools/build_policy.py --seed {seed} --threads {threads}`).
 
 ## Warm start
 
@@ -45,13 +46,20 @@ Digits are one token each; every byte is in the vocabulary, so every string roun
 
 
 def model_card(
-    stages: Sequence[Stage], measured: Mapping[str, Measurement], *, parameters: int, tokens: int, seed: int
+    stages: Sequence[Stage],
+    measured: Mapping[str, Measurement],
+    *,
+    parameters: int,
+    tokens: int,
+    seed: int,
+    threads: int,
 ) -> str:
     kinds = list(dict.fromkeys(kind for measurement in measured.values() for kind in measurement.outcomes))
     return _CARD.format(
         parameters=parameters,
         tokens=tokens,
         seed=seed,
+        threads=threads,
         stages="\n".join(f"| {s.name} | {s.steps} | {s.batch_size} | {s.learning_rate:g} |" for s in stages),
         mix=", ".join(f"{behaviour} {share:.2f}" for behaviour, share in WARM_START.items()),
         splits=" | ".join({"train": "training split", "eval": "held out"}[split] for split in measured),
