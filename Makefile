@@ -20,7 +20,8 @@ $(READY): requirements/cpu.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if v == (3, 11) else "agentrl: the CPU lock is for Python 3.11, found %d.%d; run make PYTHON=/path/to/python3.11" % v)'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check pip==26.3
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements/cpu.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements/cpu.lock || \
+		{ echo "agentrl: the lock was not installed. If pip found no torch 2.13.0+cpu, set PIP_EXTRA_INDEX_URL to PyTorch's CPU wheel index (docs/install.md)"; exit 1; }
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	touch $@
 

@@ -24,7 +24,8 @@ HEAD = """\
 
 A run is one TOML file. Every key below may also be given on the command line, as in
 `--set trainer.learning_rate=1e-5`; `agentrl train FILE --dry-run` prints what it resolves to. An unknown key, a wrong
-value or an impossible combination ends the command before anything starts, with exit status 2.
+value or an impossible combination ends the command before anything starts, with exit status 2. TOML has no null:
+`"off"` says "no value" for every key that may have none and is not text.
 
 This page is written by `tools/config_reference.py` from the models themselves.
 """
@@ -71,9 +72,13 @@ def _default(field: FieldInfo) -> str:
     value: Any = field.get_default(call_default_factory=True)
     if value is None:
         return "none"
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
     if isinstance(value, Path):
         value = str(value)
-    return f"`{str(value).lower() if isinstance(value, bool) else value!r}`".replace("'", '"')
+    if isinstance(value, tuple):
+        value = list(value)
+    return f"`{value!r}`".replace("'", '"')
 
 
 def _type(annotation: Any) -> str:

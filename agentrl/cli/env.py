@@ -74,6 +74,8 @@ async def _play(console: Console, task: Task) -> Episode:
     for message in episode.messages[person.shown :]:
         person.show(Message(message))
     console.print(f"[bold]{episode.stop_reason}[/bold] after {episode.turns} turns, reward {episode.reward}")
+    if episode.reward is None and episode.stop_reason.by_policy:
+        console.print("The environment gave no reward (`score` returned none): in a run a reward service has to.")
     if episode.error:
         console.print(escape(episode.error), style="red")
     return episode

@@ -5,9 +5,12 @@ Exit status: 0 done, 1 a run failed, 2 the configuration or command line is wron
 
 from __future__ import annotations
 
+import signal
 import sys
 import tempfile
 import traceback
+from importlib import metadata
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -25,6 +28,23 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"agentrl {metadata.version('agentrl')}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Train language-model agents by reinforcement learning in ordinary Python environments."""
+
+
 app.command()(train)
 app.command()(serve)
 app.command()(audit)
@@ -32,6 +52,7 @@ app.add_typer(env_app, name="env")
 
 
 def main() -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a script inherits it ignored
     try:
         app()
     except ConfigError as error:

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from agentrl.cluster.check import check
 from agentrl.cluster.run import run_training
 from agentrl.config import load_run_config
 
@@ -23,7 +24,10 @@ def train(
     seed: Annotated[int | None, typer.Option(help="Seed of task order, environments and trainer.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier run of the same name.")] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check and print the resolved configuration; start nothing.")
+        bool,
+        typer.Option(
+            "--dry-run", help="Check all but reward services and print the resolved configuration; start nothing."
+        ),
     ] = False,
 ) -> None:
     """Train a policy by reinforcement learning.
@@ -35,6 +39,7 @@ def train(
     config = load_run_config(file, [*(overrides or ()), *extra])
     console = Console()
     if dry_run:
+        check(config, services=False)
         console.print_json(config.model_dump_json())
         return
     run_training(config, console, overwrite=overwrite)

@@ -16,8 +16,8 @@ from agentrl.rollout.worker import probe
 from agentrl.types import Task
 
 
-def check(config: RunConfig) -> tuple[Path, list[Task]]:
-    """The model's directory and the held-out tasks.
+def check(config: RunConfig, *, services: bool = True) -> tuple[Path, list[Task]]:
+    """The model's directory and the held-out tasks. `services`: whether reward services have to be up by now.
 
     Raises ConfigError; EnvironmentFault when the environment cannot be made or reset; RewardError for a service that
     is not there.
@@ -29,7 +29,10 @@ def check(config: RunConfig) -> tuple[Path, list[Task]]:
     plugins.load("agentrl.advantages", config.algorithm.advantage)
     plugins.load("agentrl.trainer_configs", config.trainer_kind)
     eval_tasks = _held_out_tasks(config)
-    asyncio.run(_try_outside(config, _first_training_task(config)))
+    first = _first_training_task(config)
+    asyncio.run(probe(first, config.environment.options, timeout_s=config.rollout.env_timeout_s))
+    if services:
+        asyncio.run(_ask_services(config))
     return model, eval_tasks
 
 
@@ -61,9 +64,7 @@ def _first_training_task(config: RunConfig) -> Task:
     return task
 
 
-async def _try_outside(config: RunConfig, task: Task) -> None:
-    """What other people wrote: the environment is reset once, and every reward service is asked for its health."""
-    await probe(task, config.environment.options, timeout_s=config.rollout.env_timeout_s)
+async def _ask_services(config: RunConfig) -> None:
     scorer = Scorer(config.reward)
     try:
         await scorer.check()

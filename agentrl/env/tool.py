@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, overload
 
 import docstring_parser
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic_core import to_json
 
@@ -101,7 +102,12 @@ def _collect(cls: type) -> Mapping[str, Tool]:
 
 def result_text(result: Any) -> str:
     """What the policy reads of a tool's result: strings as they are, everything else as JSON."""
-    return result if isinstance(result, str) else to_json(result, fallback=str).decode()
+    return result if isinstance(result, str) else to_json(result, fallback=_plain).decode()
+
+
+def _plain(value: Any) -> Any:
+    """numpy's numbers and arrays as Python's; what is neither as its text."""
+    return value.tolist() if isinstance(value, np.generic | np.ndarray) else str(value)
 
 
 def error_text(error: BaseException) -> str:

@@ -50,7 +50,7 @@ class Summary(Struct, kw_only=True):
     wall_s: float
     success_start: float | None
     success_end: float | None
-    trajectories: int
+    trajectories: int  # of the groups that steps took; what of them got no gradient is in `dropped`
     multi_version_trajectories: int
     staleness_max: int
     dropped: dict[str, int]  # reason -> sampled tokens (tokens.*) and groups (groups.*) without gradient

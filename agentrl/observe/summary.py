@@ -27,8 +27,8 @@ def print_summary(console: Console, summary: Summary, steps: Sequence[StepRecord
         )
     dropped = ", ".join(f"{reason}: {count}" for reason, count in summary.dropped.items()) or "nothing"
     console.print(
-        f"{summary.trajectories} trajectories trained on, {summary.multi_version_trajectories} of them sampled under "
-        f"more than one version; largest lag {summary.staleness_max}; without gradient: {dropped}",
+        f"{summary.trajectories} trajectories in {summary.steps} steps, {summary.multi_version_trajectories} of them "
+        f"sampled under more than one version; largest lag {summary.staleness_max};\nwithout gradient: {dropped}",
         highlight=False,
     )
     console.print(

@@ -176,8 +176,12 @@ class GroupProducer:
         if self._failed_in_a_row < self._loop.max_failed_groups:
             return
         errors = [episode.error for episode in group.episodes if episode.error]
-        because = f"; the last group's first error: {errors[0]}" if errors else ""
+        because = (
+            f"; the last group's first error: {errors[0]}. The tracebacks are in logs/rollout.log"
+            if errors
+            else "; no episode failed: the environment's `score` gives no reward, or a reward service is missing"
+        )
         raise RunError(
             f"{self._failed_in_a_row} groups in a row could not be trained ({reason}){because}. "
-            "The tracebacks are in logs/rollout.log; run `agentrl env play` to see one episode"
+            "Run `agentrl env play` to see one episode"
         )

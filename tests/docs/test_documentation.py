@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from agentrl.cli.main import app
 from agentrl.env import registry
+from agentrl.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*/README.md")])
@@ -42,6 +43,17 @@ def test_every_command_has_a_help_text_with_an_example(command: list[str]):
     assert result.exit_code == 0
     if command != ["env"]:
         assert "Example: agentrl" in result.output
+
+
+def test_the_command_says_its_version():
+    result = CliRunner().invoke(app, ["--version"])
+    assert re.fullmatch(r"agentrl \d+\.\d+\.\d+\n", result.output)
+
+
+def test_a_dry_run_finds_what_a_run_would_refuse(tmp_path: Path):
+    (tmp_path / "run.toml").write_text('name = "x"\n[environment]\nid = "missing.py:Env"\n')
+    result = CliRunner().invoke(app, ["train", str(tmp_path / "run.toml"), "--dry-run"])
+    assert isinstance(result.exception, ConfigError)
 
 
 def test_every_make_target_that_is_named_exists():

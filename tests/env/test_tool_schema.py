@@ -6,6 +6,7 @@ import contextlib
 import json
 from typing import Any, Literal
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -179,6 +180,12 @@ def test_a_decorated_method_is_still_an_ordinary_method() -> None:
 )
 def test_results_become_text(result: Any, text: str) -> None:
     assert result_text(result) == text
+
+
+def test_numpy_results_read_as_the_numbers_that_they_are() -> None:
+    """A policy that copies `"3"` with its quotes would be scored wrong."""
+    assert result_text(np.int64(3)) == "3"
+    assert result_text({"n": np.float32(0.5), "of": np.arange(2)}) == '{"n":0.5,"of":[0,1]}'
 
 
 def test_a_value_error_speaks_for_itself_and_others_carry_their_type() -> None:
