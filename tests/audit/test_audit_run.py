@@ -309,6 +309,7 @@ def test_a_run_without_trajectories_is_not_called_clean(tmp_path: Path, command:
         (lambda path: None, "is not a directory; give the directory of a run"),
         (lambda path: path.mkdir(), "is not a run directory: it has no trajectories.db"),
         (lambda path: (path.mkdir(), (path / "config.json").write_text("{")), "config.json cannot be read"),
+        (lambda path: (path.mkdir(), (path / "config.json").write_text('{"a": ' + "[" * 10**5)), "cannot be read: max"),
     ],
     ids=["nothing there", "empty", "broken config"],
 )
