@@ -101,7 +101,7 @@ def test_rewards_come_over_http_on_two_ranks_and_ctrl_c_leaves_no_process_and_a_
     command.signal(signal.SIGINT)
     assert command.wait(timeout=60) == 130, command.output
     assert command.left_behind() == []
-    assert "interrupted at step" in command.output
+    assert "interrupted after step" in command.output
     assert "Traceback" not in command.output
 
     run = tmp_path / "runs" / "http-reward"

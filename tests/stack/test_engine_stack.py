@@ -13,7 +13,7 @@ import torch
 from msgspec import structs
 from vllm_session import Sample, Tensors, VllmEngine
 
-import agentrl.engine.client
+from agentrl.engine import wire
 from agentrl.engine.client import HttpEngineClient
 from agentrl.engine.control import EngineControl
 from agentrl.engine.wire import checked_logprobs, sampling_params
@@ -48,7 +48,7 @@ def endless(monkeypatch: pytest.MonkeyPatch) -> None:
     def with_ignored_eos(*args: Any, **kwargs: Any) -> dict[str, Any]:
         return sampling_params(*args, **kwargs) | {"ignore_eos": True}
 
-    monkeypatch.setattr(agentrl.engine.client, "sampling_params", with_ignored_eos)
+    monkeypatch.setattr(wire, "sampling_params", with_ignored_eos)
 
 
 def changed(tensors: Tensors, seed: int) -> Tensors:
