@@ -311,7 +311,7 @@ def test_a_run_without_trajectories_is_not_called_clean(tmp_path: Path, command:
         (lambda path: (path.mkdir(), (path / "config.json").write_text("{")), "config.json cannot be read"),
         (lambda path: (path.mkdir(), (path / "config.json").write_text('{"a": ' + "[" * 10**5)), "cannot be read: max"),
     ],
-    ids=["nothing there", "empty", "broken config"],
+    ids=["nothing there", "empty", "broken config", "deep config"],
 )
 def test_what_is_not_a_run_directory_is_a_configuration_error(
     tmp_path: Path, command: Callable, prepare: Callable, named: str
