@@ -44,7 +44,7 @@ def audit(
     )
     columns = (TextColumn("auditing"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     try:
-        with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        with Progress(*columns, console=Console(stderr=True, emoji=False), transient=True) as progress:
             bar = progress.add_task("", total=store.count())
             report = Audit(directory, store, options).execute(lambda: progress.advance(bar))
     finally:
@@ -52,6 +52,6 @@ def audit(
     if json:
         typer.echo(report.to_json())
     else:
-        report.print(Console())
+        report.print(Console(emoji=False))
     if not report.clean:
         raise typer.Exit(1)

@@ -35,7 +35,7 @@ def list_environments() -> None:
     for env_id in registry.known():
         described = (registry.env_class(env_id).__doc__ or "").strip().partition("\n")[0]
         table.add_row(escape(env_id), escape(described))
-    Console().print(table)
+    Console(emoji=False).print(table)
 
 
 @env_app.command()
@@ -51,7 +51,7 @@ def play(
 
     Example: `agentrl env play agentrl/Calculator-v0`, then `/calculate {"expression": "2*3"}`, then the answer.
     """
-    console = Console()
+    console = Console(emoji=False)
     logging.basicConfig(format="%(message)s")
     chosen = next(itertools.islice(registry.tasks(env_id, split=split, seed=seed), task, None), None)
     if chosen is None:

@@ -70,7 +70,7 @@ def main() -> None:
 
 
 def _say(error: object) -> None:
-    Console(stderr=True).print(f"agentrl: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+    Console(stderr=True, emoji=False).print(f"agentrl: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
 
 
 def _write_traceback() -> str:

@@ -47,7 +47,7 @@ def serve(
 
     Example: `agentrl serve --engine-url http://127.0.0.1:8000 --tokenizer ./model --port 8080`
     """
-    console = Console()
+    console = Console(emoji=False)
     for url in engine_url:
         if not url.startswith(("http://", "https://")):
             raise ConfigError(f"--engine-url {url!r} is not a URL; write it like http://127.0.0.1:8000")

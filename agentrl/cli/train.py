@@ -37,7 +37,7 @@ def train(
     options = {"name": name, "seed": seed}
     extra = [f"{key}={json.dumps(value)}" for key, value in options.items() if value is not None]
     config = load_run_config(file, [*(overrides or ()), *extra])
-    console = Console()
+    console = Console(emoji=False)
     if dry_run:
         check(config, services=False)
         console.print_json(config.model_dump_json())

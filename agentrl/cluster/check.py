@@ -10,6 +10,7 @@ from agentrl.assets import resolve_model
 from agentrl.config import RunConfig
 from agentrl.engine.launch import listening_socket
 from agentrl.env import registry
+from agentrl.env.tool_env import ToolEnv
 from agentrl.errors import ConfigError
 from agentrl.reward.scorer import Scorer
 from agentrl.rollout.worker import probe
@@ -29,6 +30,7 @@ def check(config: RunConfig, *, services: bool = True) -> tuple[Path, list[Task]
     plugins.load("agentrl.advantages", config.algorithm.advantage)
     plugins.load("agentrl.trainer_configs", config.trainer_kind)
     eval_tasks = _held_out_tasks(config)
+    _somebody_scores(config)
     first = _first_training_task(config)
     asyncio.run(probe(first, config.environment.options, timeout_s=config.rollout.env_timeout_s))
     if services:
@@ -43,6 +45,16 @@ def _no_foreign_engines(config: RunConfig) -> None:
                 f"{key} = {list(urls)} is for `agentrl serve`; `agentrl train` starts its engines itself, for they "
                 "read their weights from this machine's memory. Leave it out and set engine.replicas"
             )
+
+
+def _somebody_scores(config: RunConfig) -> None:
+    made = registry.env_class(config.environment.id)
+    unscored = isinstance(made, type) and issubclass(made, ToolEnv) and made.score is ToolEnv.score
+    if unscored and config.reward.env_weight and not config.reward.services:
+        raise ConfigError(
+            f"nothing scores {config.environment.id}: its class has no `score` method and reward.services is empty; "
+            "write `score`, or name a service and set reward.env_weight = 0"
+        )
 
 
 def _held_out_tasks(config: RunConfig) -> list[Task]:

@@ -33,6 +33,15 @@ class Broken(agentrl.Env):
 """
 
 
+HAS_NO_SCORE = """
+import agentrl
+
+class Mute(agentrl.ToolEnv):
+    def reset(self, *, seed=None, options=None):
+        return [agentrl.user("hello")], {}
+"""
+
+
 @pytest.fixture
 def run_file(tmp_path: Path):
     def write(env: str = "agentrl/Calculator-v0", more: str = "") -> str:
@@ -71,6 +80,14 @@ def test_an_environment_that_raises_in_reset(tmp_path: Path, run_file):
     assert "ValueError: the board is missing" in output
     assert "Traceback" not in output
     assert len(output.strip().splitlines()) <= 2
+
+
+def test_an_environment_that_nobody_scores(tmp_path: Path, run_file):
+    (tmp_path / "mute.py").write_text(HAS_NO_SCORE)
+    status, output = agentrl("train", run_file("mute.py:Mute"), cwd=tmp_path)
+    assert status == 2
+    assert "nothing scores mute.py:Mute" in output
+    assert "write `score`, or name a service" in output
 
 
 def test_a_reward_service_that_is_not_there(tmp_path: Path, run_file):
