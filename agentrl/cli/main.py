@@ -70,7 +70,8 @@ def main() -> None:
 
 
 def _say(error: object) -> None:
-    Console(stderr=True, emoji=False).print(f"agentrl: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+    terminal = Console(stderr=True, emoji=False, markup=False, highlight=False)
+    terminal.print(f"agentrl: {error}", style="red", soft_wrap=True)
 
 
 def _write_traceback() -> str:
