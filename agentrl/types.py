@@ -10,6 +10,9 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
+MIN_TRAIN_TEMPERATURE = 0.01
+"""0 is greedy, which has no gradient, and vLLM silently samples at 0.01 what asks for less (invariant 3)."""
+
 Mode = Literal["train", "eval"]
 SwapMode = Literal["keep", "recompute", "drain"]
 FinishReason = Literal["stop", "length", "abort"]

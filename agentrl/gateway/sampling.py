@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from agentrl.gateway.refusal import Refusal, invalid
-from agentrl.types import Mode, Sampling
+from agentrl.types import MIN_TRAIN_TEMPERATURE, Mode, Sampling
 
 NEUTRAL = Sampling()
 
@@ -68,8 +68,9 @@ def _refuse_reshaping(sampling: Sampling, prefix: str) -> None:
     """Training on it would break invariant 3."""
     for name in sampling.reshaping:
         raise _untrainable(prefix + name, getattr(sampling, name), f"leave it out or send {getattr(NEUTRAL, name):g}")
-    if sampling.temperature == 0:
-        raise _untrainable(prefix + "temperature", 0, "send a temperature above 0")
+    if sampling.temperature < MIN_TRAIN_TEMPERATURE:
+        fix = f"send a temperature of at least {MIN_TRAIN_TEMPERATURE:g}"
+        raise _untrainable(prefix + "temperature", f"{sampling.temperature:g}", fix)
 
 
 def _untrainable(field: str, value: object, fix: str) -> Refusal:

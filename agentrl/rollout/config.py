@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from agentrl.types import Limits, Mode, Sampling
+from agentrl.types import MIN_TRAIN_TEMPERATURE, Limits, Mode, Sampling
 
 MAX_TEMPERATURE = 100.0  # the gateway's
 
@@ -35,7 +35,7 @@ class RolloutConfig(BaseModel):
     deadline_s: float = Field(default=600.0, gt=0)
     """Longest that one episode may take, in seconds. Its reward is then missing, for slowness is not a wrong answer."""
 
-    temperature: float = Field(default=1.0, gt=0, le=MAX_TEMPERATURE)
+    temperature: float = Field(default=1.0, ge=MIN_TRAIN_TEMPERATURE, le=MAX_TEMPERATURE)
     """Sampling temperature in training; the trainer's loss follows it."""
 
     eval_temperature: float | None = Field(default=None, ge=0, le=MAX_TEMPERATURE)

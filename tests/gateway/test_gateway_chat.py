@@ -146,6 +146,7 @@ async def test_case_46_the_turns_before_an_overflow_are_kept() -> None:
         ("best_of", 3, "best_of"),
         ("temperature", "hot", "temperature"),
         ("temperature", 0, "temperature"),
+        ("temperature", 0.005, "temperature"),
         ("top_p", 0.9, "top_p"),
         ("max_tokens", -1, "max_tokens"),
         ("messages", [], "messages"),

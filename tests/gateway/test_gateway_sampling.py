@@ -29,6 +29,7 @@ RESHAPING: list[tuple[str, Any]] = [
     ("presence_penalty", 0.5),
     ("frequency_penalty", -0.5),
     ("temperature", 0),
+    ("temperature", 0.005),  # vLLM would sample at 0.01
 ]
 
 
