@@ -17,13 +17,13 @@ from agentrl.errors import ConfigError
 from agentrl.gateway.config import GatewayConfig
 from agentrl.reward.config import RewardConfig
 from agentrl.rollout.config import RolloutConfig
+from agentrl.section import Section
 from agentrl.train.config import (
     AlgorithmConfig,
     CheckpointConfig,
     EnvironmentConfig,
     EvaluationConfig,
     LoopConfig,
-    Section,
     StalenessConfig,
     TensorBoardConfig,
 )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, field_validator, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
+from agentrl.section import Section
 from agentrl.types import SwapMode
 
 MANAGED_FLAGS = frozenset(
@@ -29,10 +30,8 @@ MANAGED_FLAGS = frozenset(
 """Server flags that agentrl sets itself; an invariant or the address depends on them."""
 
 
-class EngineTimeouts(BaseModel):
+class EngineTimeouts(Section):
     """How long to wait for an engine, in seconds. Every wait has one."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     startup_s: PositiveFloat = 300.0
     """From starting the process to its first good health check."""
@@ -59,10 +58,8 @@ class EngineTimeouts(BaseModel):
     """For each other call of a weight swap. All engines stay paused while one of them hangs in it."""
 
 
-class EngineConfig(BaseModel):
+class EngineConfig(Section):
     """The engines of a run: started here (`replicas`), or already running (`urls`)."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     replicas: PositiveInt = 1
     """vLLM servers to start. Not used when `urls` is given."""

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from agentrl.section import Section
 
 MAX_SAVE_S = 120.0
 """The most that `save_timeout_s` may be, so that clients know how long to wait for finish."""
 
 
-class GatewayConfig(BaseModel):
+class GatewayConfig(Section):
     """The gateway: where it listens, what waits, and for how long."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     host: str = "127.0.0.1"
     """Where to listen. Keys travel in clear text: put TLS in front of anything but loopback."""

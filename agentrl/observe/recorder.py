@@ -32,10 +32,6 @@ class Recorder:
         self.dropped_groups: Mapping[str, int] = {}  # by reason, over the whole run; the loop hands it in at its end
         self._sinks = sinks
         self._started = self._last = time.monotonic()
-        self._multi_version = 0
-        self._trajectories = 0
-        self._staleness_max = 0
-        self._dropped_tokens: Counter[str] = Counter()
 
     @property
     def elapsed_s(self) -> float:
@@ -44,14 +40,10 @@ class Recorder:
     def stepped(self, record: StepRecord) -> None:
         now = time.monotonic()
         record.elapsed_s, record.step_s, self._last = now - self._started, now - self._last, now
+        record.training_s = record.step_s + (self.steps[-1].training_s if self.steps else 0.0)
         self.steps.append(record)
-        record.training_s = sum(past.step_s for past in self.steps)
         window = [past.success for past in self.steps[-MOVING_AVERAGE:]]
         record.success_average = sum(window) / len(window)
-        self._trajectories += record.trajectories
-        self._multi_version += record.multi_version_trajectories
-        self._staleness_max = max([self._staleness_max, *record.staleness])
-        self._dropped_tokens.update(record.dropped_tokens)
         for sink in self._sinks:
             sink.stepped(record)
 
@@ -70,16 +62,19 @@ class Recorder:
         """`success_start` is of version 0, `success_end` of a later one; None when it was not evaluated."""
         start = next((record.success for record in self.evaluations if record.version == 0), None)
         end = next((record.success for record in reversed(self.evaluations) if record.version > 0), None)
+        dropped_tokens: Counter[str] = Counter()
+        for record in self.steps:
+            dropped_tokens.update(record.dropped_tokens)
         return Summary(
             ended=ended,
             steps=len(self.steps),
             wall_s=round(self.elapsed_s, 3),
             success_start=start,
             success_end=end,
-            trajectories=self._trajectories,
-            multi_version_trajectories=self._multi_version,
-            staleness_max=self._staleness_max,
-            dropped={f"tokens.{reason}": count for reason, count in sorted(self._dropped_tokens.items())}
+            trajectories=sum(record.trajectories for record in self.steps),
+            multi_version_trajectories=sum(record.multi_version_trajectories for record in self.steps),
+            staleness_max=max((lag for record in self.steps for lag in record.staleness), default=0),
+            dropped={f"tokens.{reason}": count for reason, count in sorted(dropped_tokens.items())}
             | {f"groups.{reason}": count for reason, count in sorted(self.dropped_groups.items())},
             error=error,
         )

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
+
+from agentrl.section import Section
 
 
-class ServiceConfig(BaseModel):
+class ServiceConfig(Section):
     """One reward service: a running HTTP server, in any language."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     name: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
     """Its component's name in trajectories and metrics."""
@@ -40,10 +40,8 @@ class ServiceConfig(BaseModel):
     """Name of the environment variable that holds the bearer token. The token itself is never stored."""
 
 
-class RewardConfig(BaseModel):
+class RewardConfig(Section):
     """`reward = env_weight * environment's + sum(weight * service's)`; a missing part makes it missing."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     services: tuple[ServiceConfig, ...] = ()
     """Asked for every episode that the policy ended itself."""

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from agentrl.section import Section
 from agentrl.types import MIN_TRAIN_TEMPERATURE, Limits, Mode, Sampling
 
 MAX_TEMPERATURE = 100.0  # the gateway's
 
 
-class RolloutConfig(BaseModel):
+class RolloutConfig(Section):
     """How episodes are run. Unknown keys are refused, and so are numbers that are not finite."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
 
     group_size: int = Field(default=8, ge=1)
     """Episodes of one task, which share a baseline."""

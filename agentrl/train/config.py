@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-
-class Section(BaseModel):
-    """A table of the run's TOML file. Unknown keys are refused, and so are numbers that are not finite."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
+from agentrl.section import Section
 
 
 class LoopConfig(Section):
@@ -91,7 +87,7 @@ class EnvironmentConfig(Section):
     id: str
     """A gymnasium id (`agentrl/Calculator-v0`), `module:Class`, or `path/to/file.py:Class`."""
 
-    options: dict[str, object] = {}
+    options: dict[str, object] = Field(default_factory=dict)
     """Keyword arguments of the environment's constructor."""
 
     train_split: str = "train"

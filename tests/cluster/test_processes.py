@@ -8,6 +8,7 @@ import sys
 
 import psutil
 import pytest
+from living import lives
 
 from agentrl.cluster.processes import TAG, descendants, end, new_tag, processes_of, tag_this_process
 
@@ -27,10 +28,6 @@ def start(code: str, **env: str) -> subprocess.Popen[bytes]:
     assert process.stdout is not None
     process.first_line = process.stdout.readline().decode().strip()  # type: ignore[attr-defined]
     return process
-
-
-def lives(pid: int) -> bool:
-    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import sys
 
 import psutil
 import pytest
+from living import lives
 
 from agentrl.cluster.reaper import watch
 
@@ -23,10 +24,6 @@ with no_process_left(lambda: print("asked to stop", flush=True)):
     if sys.argv[1] == "stay":
         time.sleep(600)
 """
-
-
-def lives(pid: int) -> bool:
-    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
 @pytest.mark.parametrize("end", ["return", "raise"])

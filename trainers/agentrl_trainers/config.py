@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from agentrl.section import Section
 
 Beta = Annotated[float, Field(ge=0.0, lt=1.0)]
 
 
-class TrainerConfig(BaseModel):
+class TrainerConfig(Section):
     """Everything a trainer rank needs besides the model path, its rank and the number of steps of the run."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
 
     learning_rate: float = Field(5e-4, ge=0.0)
     """Peak of the schedule. 0 trains nothing and is allowed: it shows the train/engine logprob mismatch alone."""
