@@ -48,6 +48,13 @@ class Task(Struct, frozen=True, kw_only=True):
     split: str = "train"
 
 
+class Constraint(Struct, frozen=True, kw_only=True):
+    """A grammar that the engine keeps a sample to. It masks the distribution, so such a sample is never trained."""
+
+    kind: Literal["json", "json_object", "regex", "choice", "grammar", "structural_tag"]  # vLLM's names
+    value: Any
+
+
 class Sampling(Struct, frozen=True, kw_only=True):
     """The distribution that an engine is asked to sample from. Neutral unless told otherwise.
 
@@ -63,7 +70,10 @@ class Sampling(Struct, frozen=True, kw_only=True):
     frequency_penalty: float = 0.0
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()  # beside the tokenizer's EOS
     seed: int | None = None
+    top_logprobs: int = 0  # alternatives reported beside each sampled token; does not change what is sampled
+    constraint: Constraint | None = None
 
     @property
     def reshaping(self) -> tuple[str, ...]:
@@ -91,6 +101,15 @@ class TokenChunk(Struct, frozen=True, kw_only=True):
     finish_reason: FinishReason | None = None  # set on the last chunk only
     stop_reason: str | int | None = None
     versions: list[VersionSpan] | None = None  # last chunk only, over all S tokens; [] when the engine's were wrong
+    top_logprobs: list[list[tuple[int, float]]] | None = None  # [n][k] (token id, logprob), when they were asked for
+
+
+class Segment(Struct, frozen=True):
+    """Tokens `[start, end)` of a sample came from this engine."""
+
+    engine_id: str
+    start: int
+    end: int
 
 
 class Call(Struct, kw_only=True):
@@ -103,12 +122,15 @@ class Call(Struct, kw_only=True):
     logprobs: list[float] | None  # [S]
     versions: list[VersionSpan]  # over token_ids
     finish_reason: FinishReason
-    engine_id: str
+    engine_id: str  # the one that ended it
     sampling: Sampling  # effective, after the session's pins
     message: dict[str, Any]  # the assistant message that the client was given
     parent: int | None = None  # index of the call whose prompt + sample this prompt extends
     reward: float | None = None
     untrainable: str | None = None  # the named reason, when its sample must not be trained
+    segments: list[Segment] = []  # over token_ids, when engines were lost on the way; [] is all from engine_id
+    messages: list[dict[str, Any]] = []  # of the request, what came after the parent's answer; [] for raw prompts
+    conversation: str = ""  # key of its messages with its answer, by which later requests find it; "" for none
     started_at: float = 0.0  # unix seconds
     ended_at: float = 0.0
 

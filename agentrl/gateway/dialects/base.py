@@ -2,32 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
+from agentrl.gateway.deltas import Answer, Piece
 from agentrl.gateway.refusal import Refusal
-from agentrl.gateway.turns import TurnRequest
-from agentrl.types import Call
+from agentrl.gateway.request import TurnRequest
 
 R = TypeVar("R")
 
 
 @dataclass(frozen=True)
-class Dialect(Generic[R]):
-    """`decode` raises Refusal; `encode` takes the answered call, the decoded request and the served model's name."""
+class Responding:
+    """What a response needs beside its answers."""
 
-    name: str
-    path: str  # below /v1
-    call_prefix: str  # of the ids that its answers carry, which are the calls' ids
-    decode: Callable[[bytes], tuple[TurnRequest, R]]
-    encode: Callable[[Call, R, Answering], bytes]
-    error: Callable[[Refusal], bytes]
+    response_id: str  # that of the first choice's call
+    created: int  # unix seconds
+    model: str
+    token_bytes: Callable[[int], bytes]
+    text: Callable[[Sequence[int]], str]  # of prompt ids, control tokens included
+
+
+class StreamEncoder(Protocol):
+    """One streamed response, as bytes of server-sent events. `begin` comes first, then one of `end` and `fail` last."""
+
+    def begin(self, prompt_ids: Sequence[int]) -> bytes:
+        """`prompt_ids` of the first choice."""
+        ...
+
+    def piece(self, choice: int, piece: Piece) -> bytes:
+        """b"" where this dialect has nothing to say of the piece."""
+        ...
+
+    def end(self, answers: Sequence[Answer]) -> bytes: ...
+
+    def fail(self, refusal: Refusal) -> bytes:
+        """The response ends here, and its client must be able to tell that from a good end."""
+        ...
+
+    def keep_alive(self) -> bytes:
+        """Something without meaning, while nothing comes for long."""
+        ...
 
 
 @dataclass(frozen=True)
-class Answering:
-    """What an answer needs beside the call."""
+class Dialect(Generic[R]):
+    """`decode` raises Refusal; R is the decoded request, for `encode` and `stream`.
 
-    model_name: str
-    token_bytes: Callable[[int], bytes]
+    A streamed response says the same as `encode` would of the same answers, field by field.
+    """
+
+    name: str
+    path: str  # below /v1
+    call_prefix: str  # of the ids that its responses carry, which are their first calls' ids
+    decode: Callable[[bytes], tuple[TurnRequest, R]]
+    encode: Callable[[Sequence[Answer], R, Responding], bytes]
+    stream: Callable[[R, Responding], StreamEncoder]
+    error: Callable[[Refusal], bytes]
+    request_type: Any = None  # the msgspec type of a request's body, for the OpenAPI document
+
+
+def event(data: bytes, name: str | None = None) -> bytes:
+    """One server-sent event."""
+    head = b"" if name is None else b"event: " + name.encode() + b"\n"
+    return head + b"data: " + data + b"\n\n"
