@@ -16,6 +16,7 @@ MIN_TRAIN_TEMPERATURE = 0.01
 Mode = Literal["train", "eval"]
 SwapMode = Literal["keep", "recompute", "drain"]
 FinishReason = Literal["stop", "length", "abort"]
+BreakerState = Literal["closed", "open", "half_open"]
 
 
 class StopReason(StrEnum):
@@ -161,6 +162,14 @@ class Trajectory(Struct, kw_only=True):
     finished_at: float = 0.0
 
 
+class JournalEntry(Struct, frozen=True):
+    """One event of an unfinished session. Made by the gateway, kept by the store until its trajectory is saved."""
+
+    session_id: str
+    owner: str  # the name of the gateway that holds the session, and will ask for it when it comes back
+    data: bytes  # `agentrl.gateway.journal`
+
+
 class Limits(Struct, frozen=True, kw_only=True):
     """What one session may use before it is ended cleanly. None is no limit; zero and negatives are refused."""
 
@@ -196,6 +205,7 @@ class EngineStatus(Struct, kw_only=True):
     version: int | None  # None until the engine said it
     routable: bool = False  # healthy, not held back, and not behind the current version
     in_flight: int = 0
+    breaker: BreakerState = "closed"  # open: its generations failed, and it gets no call for a while
     last_error: str | None = None
 
 

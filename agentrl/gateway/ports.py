@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from typing import Protocol
 
-from agentrl.types import Sampling, TokenChunk, Trajectory
+from agentrl.types import JournalEntry, Sampling, TokenChunk, Trajectory
 
 
 class EngineClient(Protocol):
@@ -42,12 +42,16 @@ class EngineClient(Protocol):
 
 
 class TrajectorySink(Protocol):
-    """Where finished trajectories go. Durable when it returns. Called in worker threads.
+    """Where trajectories go when they are finished, and until then their events. Durable when it returns.
+
+    Called in worker threads.
 
     Raises StoreUnavailable when the same may work later, StoreError when it is refused for good.
     """
 
-    def save(self, trajectory: Trajectory) -> None: ...
+    def save(self, trajectory: Trajectory) -> None:
+        """Forgets the session's journal in the same transaction."""
+        ...
 
     def get(self, session_id: str) -> Trajectory:
         """Raises TrajectoryNotFound."""
@@ -55,4 +59,16 @@ class TrajectorySink(Protocol):
 
     def set_reward(self, session_id: str, reward: float | None, components: Mapping[str, float | None]) -> None:
         """A reward that came after its trajectory was saved."""
+        ...
+
+    def append(self, entries: Sequence[JournalEntry]) -> None:
+        """Journals events in order, in one transaction: all of them, or none."""
+        ...
+
+    def journal(self, owner: str) -> Iterator[tuple[str, list[bytes]]]:
+        """The unsaved sessions of a gateway's name in order of opening: their ids, and their events in order."""
+        ...
+
+    def forget_journal(self, session_id: str) -> None:
+        """Of a session that nobody will save; one that has none is fine."""
         ...

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from agentrl.types import Mode, SwapRecord, Task, Trajectory
+from agentrl.types import JournalEntry, Mode, SwapRecord, Task, Trajectory
 
 TRAINED = "trained"
 """The outcome of what got gradient; every other outcome is the named reason why it did not."""
@@ -43,7 +43,10 @@ class TrajectoryStore(Protocol):
     """
 
     def save(self, trajectory: Trajectory) -> None:
-        """Everything in it comes back equal; free-form dicts (message, metadata, options) as JSON has them."""
+        """Everything in it comes back equal; free-form dicts (message, metadata, options) as JSON has them.
+
+        The session's journal, which it replaces, is forgotten in the same transaction.
+        """
         ...
 
     def get(self, session_id: str) -> Trajectory: ...
@@ -76,5 +79,20 @@ class TrajectoryStore(Protocol):
     def record_swap(self, swap: SwapRecord) -> None: ...
 
     def swaps(self) -> list[SwapRecord]: ...
+
+    def append(self, entries: Sequence[JournalEntry]) -> None:
+        """Journals events of sessions that go on, in order and in one transaction: all of them, or none."""
+        ...
+
+    def journal(self, owner: str) -> Iterator[tuple[str, list[bytes]]]:
+        """The owner's sessions in the order in which they were opened, each with its events in order.
+
+        The events of one session are in memory at a time. A session that is saved is not among them.
+        """
+        ...
+
+    def forget_journal(self, session_id: str) -> None:
+        """Of a session that nobody will save; one that has none is fine."""
+        ...
 
     def close(self) -> None: ...

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from agentrl.errors import StoreError
 from agentrl.store.arrays import as_ids, pack_floats, pack_ints, unpack
-from agentrl.types import Call, Row, Sampling, Task, Trajectory, VersionSpan
+from agentrl.types import Call, Row, Sampling, Segment, Task, Trajectory, VersionSpan
 
 Columns = dict[str, Any]
 Entry = Mapping[Any, Any]
@@ -128,9 +128,12 @@ def _encode_call(call: Call, sequences: list[np.ndarray]) -> Columns:
         "token_ids": pack_ints(call.token_ids),
         "logprobs": None if call.logprobs is None else pack_floats(call.logprobs),
         "versions": _encode_spans(call.versions),
+        "segments": _to_json([[part.engine_id, part.start, part.end] for part in call.segments]),
         "finish_reason": call.finish_reason,
         "sampling": _to_json(sampling),
+        "messages": _to_json(call.messages),
         "message": _to_json(call.message),
+        "conversation": call.conversation,
         "reward": encode_reward(call.reward, {})["reward"],
         "untrainable": call.untrainable,
         "started_at": call.started_at,
@@ -153,11 +156,14 @@ def _decode_call(columns: Entry, sequences: list[np.ndarray]) -> Call:
         versions=_decode_spans(columns["versions"]),
         finish_reason=columns["finish_reason"],
         engine_id=columns["engine_id"],
-        sampling=msgspec.json.decode(columns["sampling"], type=Sampling),
+        sampling=_from_json(columns["sampling"], Sampling),
         message=_from_json(columns["message"], dict[str, Any]),
         parent=columns["parent"],
         reward=columns["reward"],
         untrainable=columns["untrainable"],
+        segments=[Segment(*part) for part in _from_json(columns["segments"], list[tuple[str, int, int]])],
+        messages=_from_json(columns["messages"], list[dict[str, Any]]),
+        conversation=columns["conversation"],
         started_at=float(columns["started_at"]),
         ended_at=float(columns["ended_at"]),
     )

@@ -11,7 +11,7 @@ from agentrl.errors import StoreError, TrajectoryNotFound
 from agentrl.store.base import GroupRecord, Settlement
 from agentrl.store.codec import Encoded, decode, decode_task, encode, encode_reward, encode_task
 from agentrl.store.rules import Standing, refuse_settlement
-from agentrl.types import Mode, SwapRecord, Task, Trajectory
+from agentrl.types import JournalEntry, Mode, SwapRecord, Task, Trajectory
 
 
 class MemoryStore:
@@ -23,6 +23,7 @@ class MemoryStore:
         self._groups: dict[str, GroupRecord] = {}
         self._settlements: dict[str, Settlement] = {}
         self._swaps: list[SwapRecord] = []
+        self._journal: dict[tuple[str, str], list[bytes]] = {}  # by session and owner
 
     def save(self, trajectory: Trajectory) -> None:
         encoded = encode(trajectory)
@@ -30,6 +31,7 @@ class MemoryStore:
             if trajectory.session_id in self._trajectories:
                 raise StoreError(f"trajectory {trajectory.session_id!r} is saved already")
             self._trajectories[trajectory.session_id] = encoded
+            self._forget(trajectory.session_id)
 
     def get(self, session_id: str) -> Trajectory:
         with self._lock:
@@ -94,6 +96,30 @@ class MemoryStore:
     def swaps(self) -> list[SwapRecord]:
         with self._lock:
             return list(self._swaps)
+
+    def append(self, entries: Sequence[JournalEntry]) -> None:
+        with self._lock:
+            for entry in entries:
+                self._journal.setdefault((entry.session_id, entry.owner), []).append(bytes(entry.data))
+
+    def journal(self, owner: str) -> Iterator[tuple[str, list[bytes]]]:
+        with self._lock:
+            open_sessions = [
+                session_id for session_id, of in self._journal if of == owner and session_id not in self._trajectories
+            ]
+        for session_id in open_sessions:
+            with self._lock:
+                events = list(self._journal.get((session_id, owner), ()))
+            if events:
+                yield session_id, events
+
+    def forget_journal(self, session_id: str) -> None:
+        with self._lock:
+            self._forget(session_id)
+
+    def _forget(self, session_id: str) -> None:
+        for key in [key for key in self._journal if key[0] == session_id]:
+            del self._journal[key]
 
     def close(self) -> None:
         """Nothing to release; what was saved can still be read."""

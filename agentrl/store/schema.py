@@ -6,10 +6,14 @@ of `agentrl.store.codec`.
 
 from __future__ import annotations
 
-from sqlalchemy import Column, Double, ForeignKey, Index, Integer, LargeBinary, MetaData, Table, Text
+from sqlalchemy import BigInteger, Column, Double, ForeignKey, Index, Integer, LargeBinary, MetaData, Table, Text
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Raised by every change of layout or codec; a store of another version is refused when it is opened."""
+
+_ID = Text().with_variant(Text(collation="C"), "postgresql")
+"""In the same order in every database: by code points."""
+_SEQUENCE = BigInteger().with_variant(Integer, "sqlite")  # there it has to be INTEGER, which has 64 bits
 
 metadata = MetaData()
 
@@ -23,8 +27,8 @@ meta = Table(
 trajectories = Table(
     "trajectories",
     metadata,
-    Column("session_id", Text, primary_key=True),
-    Column("group_id", Text),  # metadata["group_id"], lifted for look-ups
+    Column("session_id", _ID, primary_key=True),
+    Column("group_id", _ID),  # metadata["group_id"], lifted for look-ups
     Column("mode", Text, nullable=False),
     Column("stop_reason", Text),
     Column("reward", Double),
@@ -41,7 +45,7 @@ trajectories = Table(
 calls = Table(
     "calls",
     metadata,
-    Column("session_id", Text, ForeignKey("trajectories.session_id"), primary_key=True),
+    Column("session_id", _ID, ForeignKey("trajectories.session_id"), primary_key=True),
     Column("position", Integer, primary_key=True),
     Column("call_id", Text, nullable=False),
     Column("engine_id", Text, nullable=False),
@@ -53,9 +57,12 @@ calls = Table(
     Column("token_ids", LargeBinary, nullable=False),
     Column("logprobs", LargeBinary),
     Column("versions", Text, nullable=False),  # [[version, start, end], …]
+    Column("segments", Text, nullable=False),  # [[engine_id, start, end], …]
     Column("finish_reason", Text, nullable=False),
     Column("sampling", Text, nullable=False),  # the fields that are not neutral
+    Column("messages", Text, nullable=False),
     Column("message", Text, nullable=False),
+    Column("conversation", Text, nullable=False),
     Column("reward", Double),
     Column("untrainable", Text),
     Column("started_at", Double, nullable=False),
@@ -65,7 +72,7 @@ calls = Table(
 rows = Table(
     "rows",
     metadata,
-    Column("session_id", Text, ForeignKey("trajectories.session_id"), primary_key=True),
+    Column("session_id", _ID, ForeignKey("trajectories.session_id"), primary_key=True),
     Column("position", Integer, primary_key=True),
     Column("base", Integer),  # the call whose prompt + sample are the ids; null when token_ids holds them
     Column("token_ids", LargeBinary),
@@ -78,8 +85,8 @@ rows = Table(
 groups = Table(
     "groups",
     metadata,
-    Column("seq", Integer, primary_key=True, autoincrement=True),
-    Column("group_id", Text, nullable=False, unique=True),
+    Column("seq", _SEQUENCE, primary_key=True, autoincrement=True),
+    Column("group_id", _ID, nullable=False, unique=True),
     Column("task", Text, nullable=False),
     Column("admitted_at_version", Integer, nullable=False),
     Column("outcome", Text),
@@ -89,9 +96,9 @@ groups = Table(
 settlements = Table(
     "settlements",
     metadata,
-    Column("seq", Integer, primary_key=True, autoincrement=True),
-    Column("session_id", Text, nullable=False, unique=True),
-    Column("group_id", Text, ForeignKey("groups.group_id"), nullable=False),
+    Column("seq", _SEQUENCE, primary_key=True, autoincrement=True),
+    Column("session_id", _ID, nullable=False, unique=True),
+    Column("group_id", _ID, ForeignKey("groups.group_id"), nullable=False),
     Column("outcome", Text, nullable=False),
     Column("step", Integer, nullable=False),
     Column("tokens", Integer, nullable=False),
@@ -100,11 +107,21 @@ settlements = Table(
 swaps = Table(
     "swaps",
     metadata,
-    Column("seq", Integer, primary_key=True, autoincrement=True),
+    Column("seq", _SEQUENCE, primary_key=True, autoincrement=True),
     Column("engine_id", Text, nullable=False),
     Column("version", Integer, nullable=False),
     Column("mode", Text, nullable=False),
     Column("started_at", Double, nullable=False),
     Column("finished_at", Double, nullable=False),
     Column("digest", Text, nullable=False),
+)
+
+journal = Table(
+    "journal",
+    metadata,
+    Column("seq", _SEQUENCE, primary_key=True, autoincrement=True),
+    Column("session_id", _ID, nullable=False),
+    Column("owner", _ID, nullable=False),
+    Column("data", LargeBinary, nullable=False),  # one event (`agentrl.gateway.journal`)
+    Index("journal_by_session", "session_id", "owner"),
 )

@@ -1,26 +1,41 @@
-"""The durable store: SQLite by default, any SQLAlchemy URL by configuration (PostgreSQL has not been run yet)."""
+"""The durable store: SQLite by default, PostgreSQL by URL."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import msgspec
 from sqlalchemy import Connection, RowMapping, Select, Table, func, insert, select, tuple_, update
 
 from agentrl.errors import StoreError, TrajectoryNotFound
-from agentrl.store import schema
+from agentrl.store import journal, schema
 from agentrl.store.base import GroupRecord, Settlement
 from agentrl.store.codec import decode, decode_task, encode, encode_reward, encode_task
-from agentrl.store.database import Database
+from agentrl.store.database import Conflict, Database
 from agentrl.store.rules import Standing, refuse_settlement
-from agentrl.types import Mode, SwapRecord, Task, Trajectory
+from agentrl.types import JournalEntry, Mode, SwapRecord, Task, Trajectory
 
 R = TypeVar("R", bound=msgspec.Struct)
+P = ParamSpec("P")
 
 _PAGE = 256
 """Headers or records fetched at once; of whole trajectories one is in memory at a time."""
+
+
+def _decided_again(write: Callable[P, None]) -> Callable[P, None]:
+    """Once more after a Conflict: what another writer committed first is seen now, and refused in words."""
+
+    @wraps(write)
+    def twice(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            write(*args, **kwargs)
+        except Conflict:
+            write(*args, **kwargs)
+
+    return twice
 
 
 class SqlStore:
@@ -39,6 +54,7 @@ class SqlStore:
         """The SQLite store in this file."""
         return cls(f"sqlite:///{path}", create=create)
 
+    @_decided_again
     def save(self, trajectory: Trajectory) -> None:
         encoded = encode(trajectory)
         key = {"session_id": trajectory.session_id}
@@ -51,6 +67,7 @@ class SqlStore:
             if encoded.rows:
                 rows = [key | {"position": index} | columns for index, columns in enumerate(encoded.rows)]
                 connection.execute(insert(schema.rows), rows)
+            journal.forget(connection, trajectory.session_id)
 
     def get(self, session_id: str) -> Trajectory:
         with self._database.read(f"reading trajectory {session_id!r}") as connection:
@@ -93,6 +110,7 @@ class SqlStore:
             if done.rowcount != 1:
                 raise TrajectoryNotFound(f"no trajectory {session_id!r} in the store")
 
+    @_decided_again
     def admit(self, group_id: str, task: Task, version: int) -> None:
         columns = {"group_id": group_id, "task": encode_task(task), "admitted_at_version": version}
         with self._database.write(f"admitting group {group_id!r}") as connection:
@@ -100,15 +118,17 @@ class SqlStore:
                 raise StoreError(f"group {group_id!r} is admitted already")
             connection.execute(insert(schema.groups), columns)
 
+    @_decided_again
     def settle(self, group_id: str, outcome: str, step: int | None, settlements: Sequence[Settlement] = ()) -> None:
         ids = [settlement.session_id for settlement in settlements]
         headers, books, groups = schema.trajectories, schema.settlements, schema.groups
         standing = select(headers.c.session_id, headers.c.mode, headers.c.group_id).where(headers.c.session_id.in_(ids))
         settled = select(books.c.session_id).where(books.c.session_id.in_(ids))
         with self._database.write(f"settling group {group_id!r}") as connection:
+            group = _group(connection, group_id, lock=True)
             standings = {row.session_id: Standing(row.mode, row.group_id) for row in connection.execute(standing)}
             done = set(connection.execute(settled).scalars())
-            refuse_settlement(group_id, _group(connection, group_id), outcome, step, settlements, standings, done)
+            refuse_settlement(group_id, group, outcome, step, settlements, standings, done)
             closing = update(groups).where(groups.c.group_id == group_id).values(outcome=outcome, step=step)
             connection.execute(closing)
             if settlements:
@@ -134,6 +154,25 @@ class SqlStore:
         entries = self._in_order(schema.swaps, select(schema.swaps))
         return [_as_record(entry, SwapRecord) for entry in entries]
 
+    def append(self, entries: Sequence[JournalEntry]) -> None:
+        if entries:
+            with self._database.write(f"journaling {len(entries)} events") as connection:
+                journal.append(connection, entries)
+
+    def journal(self, owner: str) -> Iterator[tuple[str, list[bytes]]]:
+        """The names of the open sessions are read at once, their events a session at a time."""
+        with self._database.read(f"listing the sessions of {owner!r}") as connection:
+            open_sessions = journal.open_sessions(connection, owner)
+        for session_id in open_sessions:
+            with self._database.read(f"reading the journal of session {session_id!r}") as connection:
+                events = journal.events(connection, session_id, owner)
+            if events:  # not saved or forgotten since
+                yield session_id, events
+
+    def forget_journal(self, session_id: str) -> None:
+        with self._database.write(f"forgetting the journal of session {session_id!r}") as connection:
+            journal.forget(connection, session_id)
+
     def close(self) -> None:
         self._database.close()
 
@@ -155,9 +194,10 @@ def _header(connection: Connection, session_id: str) -> RowMapping | None:
     return connection.execute(select(table).where(table.c.session_id == session_id)).mappings().one_or_none()
 
 
-def _group(connection: Connection, group_id: str) -> GroupRecord | None:
-    table = schema.groups
-    entry = connection.execute(select(table).where(table.c.group_id == group_id)).mappings().one_or_none()
+def _group(connection: Connection, group_id: str, *, lock: bool = False) -> GroupRecord | None:
+    """`lock` holds other writers of this group off until the transaction ends; SQLite's wait anyway."""
+    query = select(schema.groups).where(schema.groups.c.group_id == group_id)
+    entry = connection.execute(query.with_for_update() if lock else query).mappings().one_or_none()
     return None if entry is None else _as_group(entry)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -20,7 +20,7 @@ from agentrl.gateway.config import GatewayConfig
 from agentrl.gateway.ports import TrajectorySink
 from agentrl.gateway.render import Renderer
 from agentrl.gateway.server import GatewayServer
-from agentrl.types import Trajectory
+from agentrl.types import JournalEntry, Trajectory
 
 SENTENCES = ["hello world, the answer to the question is hello", "<think>let me think</think> system user assistant"]
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<s>"]
@@ -112,9 +112,11 @@ class MemorySink:
     def __init__(self) -> None:
         self.saved: dict[str, Trajectory] = {}
         self.rewards: list[tuple[str, float | None, dict[str, float | None]]] = []
+        self.journaled: dict[str, list[JournalEntry]] = {}
 
     def save(self, trajectory: Trajectory) -> None:
         self.saved[trajectory.session_id] = trajectory
+        self.forget_journal(trajectory.session_id)
 
     def get(self, session_id: str) -> Trajectory:
         if session_id not in self.saved:
@@ -123,6 +125,18 @@ class MemorySink:
 
     def set_reward(self, session_id: str, reward: float | None, components: Any) -> None:
         self.rewards.append((session_id, reward, dict(components)))
+
+    def append(self, entries: Sequence[JournalEntry]) -> None:
+        for entry in entries:
+            self.journaled.setdefault(entry.session_id, []).append(entry)
+
+    def journal(self, owner: str) -> Iterator[tuple[str, list[bytes]]]:
+        for session_id, entries in list(self.journaled.items()):
+            if entries[0].owner == owner:
+                yield session_id, [entry.data for entry in entries]
+
+    def forget_journal(self, session_id: str) -> None:
+        self.journaled.pop(session_id, None)
 
 
 @dataclass

@@ -16,7 +16,7 @@ from sqlalchemy import event
 from trajectories import two_turns
 
 from agentrl.errors import StoreError, StoreUnavailable
-from agentrl.store import database, schema
+from agentrl.store import connect, schema
 from agentrl.store.sql import SqlStore
 
 SUPPORT = Path(__file__).parents[1] / "support"
@@ -135,7 +135,7 @@ def test_a_snapshot_has_no_half_saved_trajectory(tmp_path: Path) -> None:
 
 
 def test_a_writer_waits_its_time_and_then_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(database, "BUSY_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(connect, "BUSY_TIMEOUT_S", 0.05)
     store = SqlStore.at(tmp_path / "t.db")
     other = sqlite3.connect(tmp_path / "t.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
