@@ -1,13 +1,15 @@
-"""Sessions and the trajectory store: each is saved once, scored as often as asked, and found again later."""
+"""Sessions and the trajectory store: journaled while they go on, saved once, scored as often as asked, found later."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable
+from collections.abc import AsyncIterator, Awaitable
 from typing import TypeVar
 
 from agentrl.errors import StoreError, StoreUnavailable, TrajectoryNotFound
+from agentrl.gateway.commits import GroupCommit
+from agentrl.gateway.journal import Replayed, replay
 from agentrl.gateway.ports import TrajectorySink
 from agentrl.gateway.refusal import Refusal
 from agentrl.gateway.session import Session
@@ -19,14 +21,34 @@ T = TypeVar("T")
 
 
 class Archive:
-    """Waits at most `timeout_s` for the store.
+    """Waits at most `timeout_s` for the store. `owner` is the gateway's name, of which a store knows one at a time.
 
     Raises Refusal: 503 with retry_after when the same may work later, 500 when the store refuses for good.
     """
 
-    def __init__(self, sink: TrajectorySink, *, timeout_s: float) -> None:
+    def __init__(self, sink: TrajectorySink, *, timeout_s: float, owner: str = "gateway") -> None:
         self._sink = sink
         self._timeout_s = timeout_s
+        self._owner = owner
+        self.commits = GroupCommit(sink, owner=owner, timeout_s=timeout_s)
+        self.damaged: set[str] = set()
+        """Sessions whose journal cannot be read. It stays in the store; their ids are not to be used again."""
+
+    async def recover(self) -> AsyncIterator[Replayed]:
+        """The sessions that a gateway of this name left open, as they were opened; damaged ones are reported.
+
+        Raises StoreError when the store itself cannot be read.
+        """
+        sessions = await asyncio.to_thread(self._sink.journal, self._owner)
+        while (found := await asyncio.to_thread(next, sessions, None)) is not None:
+            session_id, events = found
+            try:
+                replayed = await asyncio.to_thread(replay, session_id, events)
+            except StoreError as error:
+                self.damaged.add(session_id)
+                logger.error("session %s does not come back: %s", session_id, error)
+                continue
+            yield replayed
 
     async def update(self, session: Session) -> None:
         """Saves a sealed session, unless that was done, and its reward, unless the store has it.
@@ -47,8 +69,17 @@ class Archive:
 
         return await self._in_time(asyncio.to_thread(read), f"give session {session_id}")
 
+    async def forget(self, session_id: str) -> None:
+        """A session that nobody will save does not come back."""
+        await self.commits.end(session_id)
+        await self._in_time(asyncio.to_thread(self._sink.forget_journal, session_id), f"forget session {session_id}")
+
+    async def close(self) -> None:
+        await self.commits.close()
+
     async def _update(self, session: Session) -> None:
         if not session.saved:
+            await self.commits.end(session.id)
             trajectory = session.trajectory()
             await asyncio.to_thread(self._sink.save, trajectory)
             session.saved, session.stored_score = True, (trajectory.reward, trajectory.components)
