@@ -72,6 +72,7 @@ def empty_message(responding: Responding, num_prompt_ids: int) -> dict[str, Any]
         "content": [],
         "stop_reason": None,
         "stop_sequence": None,
+        "stop_details": None,
         "usage": usage(num_prompt_ids, None),
     }
 

@@ -59,7 +59,7 @@ class MessagesStream:
         stop_reason, stop_sequence = stop_of(answer)
         last = {
             "type": "message_delta",
-            "delta": {"stop_reason": stop_reason, "stop_sequence": stop_sequence},
+            "delta": {"stop_reason": stop_reason, "stop_sequence": stop_sequence, "stop_details": None},
             "usage": usage(len(answer.call.prompt_token_ids), answer),
             **applied_edits(self._request),
         }
