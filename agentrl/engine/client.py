@@ -50,9 +50,9 @@ class HttpEngineClient:
         Raises also ContextOverflow, without asking the engine, when the prompt leaves no room for a token.
         """
         body = await self._request_body(prompt_ids, sampling, request_id, version)
-        max_tokens = body["sampling_params"]["max_tokens"]
+        limits = body["sampling_params"]["max_tokens"], sampling.top_logprobs
         try:
-            async with self._open(body) as response, aclosing(self._chunks(response, max_tokens)) as chunks:
+            async with self._open(body) as response, aclosing(self._chunks(response, *limits)) as chunks:
                 async for chunk in chunks:
                     yield chunk
                 with suppress(aiohttp.ClientError, OSError):  # what follows the last chunk; frees the connection
@@ -126,7 +126,9 @@ class HttpEngineClient:
         async with response:
             yield response
 
-    async def _chunks(self, response: aiohttp.ClientResponse, max_tokens: int) -> AsyncGenerator[TokenChunk]:
+    async def _chunks(
+        self, response: aiohttp.ClientResponse, max_tokens: int, top_logprobs: int
+    ) -> AsyncGenerator[TokenChunk]:
         """Tokens that came with something wrong are handed on all the same: they were sampled, so they count."""
         num_tokens = 0
         honest = True  # false from the first bad logprob on: the generation as a whole is untrainable
@@ -135,15 +137,17 @@ class HttpEngineClient:
             num_tokens += len(token_ids)
             logprobs = wire.checked_logprobs(token_ids, choice.logprobs) if honest else None
             honest = logprobs is not None
+            top = wire.top_logprobs(choice.logprobs, top_logprobs) if top_logprobs else None
             fault = _fault(choice, num_tokens, max_tokens)
             if choice.finish_reason is None or fault:
-                yield TokenChunk(token_ids=token_ids, logprobs=logprobs)
+                yield TokenChunk(token_ids=token_ids, logprobs=logprobs, top_logprobs=top)
                 if fault:
                     raise EngineError(f"engine {self.url} {fault}")
                 continue
             yield TokenChunk(
                 token_ids=token_ids,
                 logprobs=logprobs,
+                top_logprobs=top,
                 finish_reason=choice.finish_reason,
                 stop_reason=choice.stop_reason,
                 versions=self._versions(choice.weight_versions, num_tokens),

@@ -102,9 +102,14 @@ def sampling_params(sampling: Sampling, *, max_tokens: int, send_seed: bool) -> 
         "min_tokens": 0,
         "ignore_eos": False,
         "stop": list(sampling.stop),
-        "logprobs": 0,  # of the sampled token only
+        "stop_token_ids": list(sampling.stop_token_ids),
+        "logprobs": sampling.top_logprobs,  # beside the sampled token's own
         "detokenize": bool(sampling.stop),  # text is the gateway's work; the engine needs it for stop strings alone
     }
+    if sampling.stop:
+        params["skip_special_tokens"] = False  # stop strings are sought in the text that the gateway gives out
+    if (constraint := sampling.constraint) is not None:
+        params["structured_outputs"] = {constraint.kind: constraint.value}
     if send_seed and sampling.seed is not None:
         params["seed"] = sampling.seed
     return params
@@ -155,6 +160,20 @@ def checked_logprobs(token_ids: Sequence[int], logprobs: Any) -> list[float] | N
             return None
         values.append(float(value))
     return values
+
+
+def top_logprobs(logprobs: Any, count: int) -> list[list[tuple[int, float]]] | None:
+    """[n][k] alternatives of each token, best first, for people to look at. None when they are not all there."""
+    try:
+        return [
+            sorted(
+                ((int(entry["token_id"]), float(entry["logprob"])) for entry in token["top_logprobs"]),
+                key=lambda pair: -pair[1],
+            )[:count]
+            for token in logprobs["content"]
+        ]
+    except (TypeError, KeyError, ValueError):
+        return None
 
 
 def checked_spans(spans: Any, num_tokens: int) -> list[VersionSpan]:

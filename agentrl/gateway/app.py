@@ -2,40 +2,33 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import time
-import uuid
-from collections.abc import Awaitable, Callable
-from typing import Any
 
 import orjson
 from fastapi import FastAPI
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agentrl.gateway import control, dialects
-from agentrl.gateway.dialects.base import Answering, Dialect
-from agentrl.gateway.dialects.errors import openai_error, retry_headers
+from agentrl.gateway.dialects.errors import openai_error
 from agentrl.gateway.gateway import Gateway
+from agentrl.gateway.model_calls import Endpoint, model_call, refused
 from agentrl.gateway.refusal import Refusal
 from agentrl.gateway.render import Renderer
 
-logger = logging.getLogger(__name__)
-
-Endpoint = Callable[[Request], Awaitable[Response]]
+PREFIXES = ("", "/sessions/{session_id}")
 
 
 def build_app(gateway: Gateway, renderer: Renderer) -> FastAPI:
     app = FastAPI(title="agentrl gateway", docs_url=None, redoc_url=None, openapi_url=None)
-    answering = Answering(gateway.config.model_name, renderer.token_bytes)
-    for prefix in ("/v1", "/sessions/{session_id}/v1"):
-        for dialect in dialects.ALL:
-            endpoint = _model_call(gateway, dialect, answering)
+    for dialect in dialects.ALL:
+        endpoint = model_call(gateway, dialect, renderer)
+        for prefix in PREFIXES:
             app.router.routes.append(Route(prefix + dialect.path, endpoint, methods=["POST"]))
-        app.router.routes.append(Route(f"{prefix}/models", _models(gateway), methods=["GET"]))
+    for prefix in PREFIXES:
+        app.router.routes.append(Route(f"{prefix}/v1/models", _models(gateway), methods=["GET"]))
     control.add_routes(app, gateway)
     app.add_middleware(BodyLimit, max_bytes=gateway.config.max_body_bytes)
     return app
@@ -69,37 +62,6 @@ class BodyLimit:
         await self._app(scope, bounded, send)
 
 
-def refused(refusal: Refusal, body: bytes) -> Response:
-    return Response(body, refusal.status, retry_headers(refusal), media_type="application/json")
-
-
-def _model_call(gateway: Gateway, dialect: Dialect[Any], answering: Answering) -> Endpoint:
-    async def endpoint(request: Request) -> Response:
-        started = time.perf_counter()
-        try:
-            session = await gateway.auth.session_of(request.headers, request.path_params.get("session_id"))
-            turn, decoded = dialect.decode(await request.body())
-            gone = asyncio.create_task(_disconnected(request))
-            try:
-                call = await gateway.turns.run(session, turn, dialect.call_prefix + uuid.uuid4().hex, gone)
-            finally:
-                gone.cancel()
-            response = Response(dialect.encode(call, decoded, answering), media_type="application/json")
-        except Refusal as refusal:
-            response = refused(refusal, dialect.error(refusal))
-        except ClientDisconnect:
-            response = Response(status_code=499)
-        except Exception:
-            logger.exception("a %s request failed inside the gateway", dialect.name)
-            failure = Refusal(500, "internal_error", "the gateway failed on this request; its log says why")
-            response = refused(failure, dialect.error(failure))
-        gateway.metrics.requests.labels(dialect.name, str(response.status_code)).inc()
-        gateway.metrics.latency.labels(dialect.name).observe(time.perf_counter() - started)
-        return response
-
-    return endpoint
-
-
 def _models(gateway: Gateway) -> Endpoint:
     model = {"id": gateway.config.model_name, "object": "model", "created": int(time.time()), "owned_by": "agentrl"}
     body = orjson.dumps({"object": "list", "data": [model]})
@@ -114,9 +76,3 @@ def _models(gateway: Gateway) -> Endpoint:
         return Response(body, media_type="application/json")
 
     return endpoint
-
-
-async def _disconnected(request: Request) -> None:
-    """Returns when the client has closed its connection."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass

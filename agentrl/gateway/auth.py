@@ -1,10 +1,12 @@
-"""Who asks: the admin, or one session. Keys are compared in constant time and never logged."""
+"""Who asks: the admin, a run, or one session. Keys are compared in constant time and never logged."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 
-from agentrl.gateway.keys import same_key
+from msgspec import Struct
+
+from agentrl.gateway.keys import run_key, run_of, same_key
 from agentrl.gateway.refusal import Refusal, invalid
 from agentrl.gateway.session import Session
 from agentrl.gateway.sessions import SessionRegistry
@@ -20,6 +22,18 @@ def given_key(headers: Mapping[str, str]) -> str:
     return key
 
 
+class Controller(Struct, frozen=True):
+    """Who may open and close sessions: the admin, or one run's key for the sessions and engines of that run alone."""
+
+    run_id: str | None = None  # None is the admin
+
+    def check(self, session: Session) -> Session:
+        """Raises Refusal (404): to a run, the sessions of others do not exist."""
+        if self.run_id is not None and session.run_id != self.run_id:
+            raise Refusal(404, "session_not_found", f"there is no session {session.id!r}", param="session_id")
+        return session
+
+
 class Auth:
     """`find` gives the session of an id, wherever it is; raises Refusal (404)."""
 
@@ -28,32 +42,45 @@ class Auth:
         self._sessions = sessions
         self._find = find
 
-    def is_admin(self, headers: Mapping[str, str]) -> bool:
-        return same_key(given_key(headers), self._admin_key)
+    def controller(self, headers: Mapping[str, str]) -> Controller | None:
+        """None for a key that is no controller's. Raises Refusal (401) without a key."""
+        key = given_key(headers)
+        if same_key(key, self._admin_key):
+            return Controller()
+        run_id = run_of(key, self._admin_key)
+        return None if run_id is None else Controller(run_id)
+
+    def require_controller(self, headers: Mapping[str, str]) -> Controller:
+        """Raises Refusal: 403 for a session's key, 401 for an unknown one."""
+        if (controller := self.controller(headers)) is None:
+            self._known_session(headers)
+            raise Refusal(403, "admin_only", "a session's key does not open this; use the admin key or the run's")
+        return controller
 
     def require_admin(self, headers: Mapping[str, str]) -> None:
-        """Raises Refusal: 403 for a session's key, 401 for an unknown one."""
-        if not self.is_admin(headers):
-            self._known_session(headers)
-            raise Refusal(403, "admin_only", "a session's key does not open this; use the admin key")
+        """Raises Refusal: 403 for a session's or a run's key, 401 for an unknown one."""
+        if self.require_controller(headers).run_id is not None:
+            raise Refusal(403, "admin_only", "a run's key does not open this; use the admin key")
 
     def require_any(self, headers: Mapping[str, str]) -> None:
-        """Lets in the admin and every session."""
-        if not self.is_admin(headers):
+        """Lets in the admin, every run and every session."""
+        if self.controller(headers) is None:
             self._known_session(headers)
 
-    async def session_of(self, headers: Mapping[str, str], path_id: str | None) -> Session:
-        """The session of a call: its own key names it; the admin names it in the path or in X-Session-ID.
+    def key_of_run(self, run_id: str) -> str:
+        return run_key(self._admin_key, run_id)
 
-        Raises Refusal: 401 unknown key, 403 another session's key, 404 no such session, 400 the admin named none.
+    async def session_of(self, headers: Mapping[str, str], path_id: str | None) -> Session:
+        """The session of a call: its own key names it; a controller names it in the path or in X-Session-ID.
+
+        Raises Refusal: 401 unknown key, 403 another session's key, 404 no such session, 400 the controller named none.
         """
         named = path_id or headers.get("x-session-id")
-        if self.is_admin(headers):
+        controller = self.controller(headers)
+        if controller is not None:
             if named is None:
-                raise invalid(
-                    "X-Session-ID", "the admin key names no session: send X-Session-ID or use /sessions/ID/v1"
-                )
-            return await self._find(named)
+                raise invalid("X-Session-ID", "this key names no session: send X-Session-ID or use /sessions/ID/v1")
+            return controller.check(await self._find(named))
         session = self._known_session(headers)
         if named is not None and named != session.id:
             raise Refusal(403, "wrong_session", "this key opens another session only")

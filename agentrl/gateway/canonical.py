@@ -41,9 +41,21 @@ def canonical_arguments(arguments: str) -> str:
         return arguments
 
 
-def root_key(tools: Sequence[Mapping[str, Any]] | None) -> bytes:
-    """The key of no messages yet. Tools are part of it: most templates write them into the first turn."""
-    return hashlib.blake2b(json.dumps(tools or [], sort_keys=True).encode(), digest_size=16).digest()
+def root_key(tools: Sequence[Mapping[str, Any]] | None, template_kwargs: Mapping[str, Any] | None = None) -> bytes:
+    """The key of no messages yet. Tools and the template's variables are part of it: they may stand in the first turn.
+
+    Raises RecursionError for a schema that is nested too deep.
+    """
+    rest = [template_kwargs] if template_kwargs else []
+    return hashlib.blake2b(json.dumps([tools or [], *rest], sort_keys=True).encode(), digest_size=16).digest()
+
+
+def answer_keys(key: bytes, answer: Mapping[str, Any]) -> list[bytes]:
+    """Keys of a conversation with an answer, in the forms in which clients send it back: many leave reasoning out."""
+    keys = [extend_key(key, answer)]
+    if answer.get("reasoning_content"):
+        keys.append(extend_key(key, {**answer, "reasoning_content": None}))
+    return keys
 
 
 def extend_key(key: bytes, message: Mapping[str, Any]) -> bytes:
@@ -52,9 +64,13 @@ def extend_key(key: bytes, message: Mapping[str, Any]) -> bytes:
     return hashlib.blake2b(key + data, digest_size=16).digest()
 
 
-def conversation_keys(messages: Iterable[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None) -> list[bytes]:
+def conversation_keys(
+    messages: Iterable[Mapping[str, Any]],
+    tools: Sequence[Mapping[str, Any]] | None,
+    template_kwargs: Mapping[str, Any] | None = None,
+) -> list[bytes]:
     """Keys of every prefix: item i is that of the first i messages. [len(messages) + 1]"""
-    keys = [root_key(tools)]
+    keys = [root_key(tools, template_kwargs)]
     for message in messages:
         keys.append(extend_key(keys[-1], message))
     return keys

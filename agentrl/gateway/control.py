@@ -15,9 +15,12 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat, field_validator
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
+from agentrl.gateway.auth import Controller
 from agentrl.gateway.dialects.errors import openai_error, retry_headers
+from agentrl.gateway.engines import EnginePool
 from agentrl.gateway.gateway import Gateway
 from agentrl.gateway.refusal import Refusal, invalid
+from agentrl.gateway.routing import EngineState
 from agentrl.gateway.sampling import checked_pins
 from agentrl.gateway.session import Session
 from agentrl.types import Limits, Task, Trajectory
@@ -50,6 +53,8 @@ class OpenSession(Body):
     limits: dict[str, Any] | None = None
     mode: Literal["train", "eval"] = "train"
     reward_by: Literal["session", "admin"] = "session"
+    history: Literal["append", "rerender"] = "append"
+    across_swaps: bool = False
 
     @field_validator("metadata")
     @classmethod
@@ -78,19 +83,31 @@ class AddEngine(Body):
     version: int | None = Field(default=None, ge=0)
 
 
+class OpenRun(Body):
+    run_id: str = Field(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}$")
+
+
 class TellEngine(Body):
     version: int | None = Field(default=None, ge=0)
     routable: bool | None = None
 
 
 def add_routes(app: FastAPI, gateway: Gateway) -> None:
+    async def controller(request: Request) -> Controller:
+        return gateway.auth.require_controller(request.headers)
+
     async def admin(request: Request) -> None:
         gateway.auth.require_admin(request.headers)
 
-    for_admin = APIRouter(dependencies=[Depends(admin)])
-    _add_session_routes(for_admin, gateway)
-    _add_engine_routes(for_admin, gateway)
+    _add_session_routes(app, gateway, Depends(controller))
+    _add_engine_routes(app, gateway, Depends(controller))
     _add_reward_route(app, gateway)
+    for_admin = APIRouter(dependencies=[Depends(admin)])
+
+    @for_admin.post("/runs", status_code=201)
+    async def open_run(body: OpenRun) -> dict[str, str]:
+        """The key of a run. The same run always has the same key."""
+        return {"run_id": body.run_id, "run_key": gateway.auth.key_of_run(body.run_id)}
 
     @for_admin.get("/metrics")
     async def metrics() -> Response:
@@ -104,34 +121,45 @@ def add_routes(app: FastAPI, gateway: Gateway) -> None:
     _add_error_handlers(app)
 
 
-def _add_session_routes(router: APIRouter, gateway: Gateway) -> None:
-    @router.post("/sessions", status_code=201)
-    async def open_session(body: OpenSession) -> dict[str, str]:
-        session = await gateway.open(
+def _add_session_routes(app: FastAPI, gateway: Gateway, who: Any) -> None:
+    async def its_session(session_id: str, controller: Controller = who) -> Session:
+        return controller.check(await gateway.session(session_id))
+
+    named = Depends(its_session)
+
+    @app.post("/sessions", status_code=201)
+    async def open_session(body: OpenSession, controller: Controller = who) -> dict[str, str]:
+        metadata = body.metadata or {}
+        if controller.run_id is not None:
+            metadata = metadata | {"run_id": controller.run_id}
+        session, key = await gateway.open(
             body.session_id,
+            run_id=controller.run_id,
             task=_converted("task", body.task, Task),
-            metadata=body.metadata,
+            metadata=metadata,
             pins=checked_pins(body.sampling or {}, body.mode),
             limits=_converted("limits", body.limits, Limits),
             mode=body.mode,
             reward_by=body.reward_by,
+            history=body.history,
+            across_swaps=body.across_swaps,
         )
         base_url = f"{gateway.base_url}/sessions/{session.id}/v1"
-        return {"session_id": session.id, "base_url": base_url, "api_key": session.api_key}
+        return {"session_id": session.id, "base_url": base_url, "api_key": key}
 
-    @router.post("/sessions/{session_id}/finish")
-    async def finish(session_id: str, body: FinishSession | None = None) -> dict[str, Any]:
-        trajectory = await gateway.finish(await gateway.session(session_id), body.stop_reason if body else None)
-        return _summary(trajectory)
+    @app.post("/sessions/{session_id}/finish")
+    async def finish(body: FinishSession | None = None, session: Session = named) -> dict[str, Any]:
+        trajectory = await gateway.finish(session, body.stop_reason if body else None)
+        return _summary(trajectory) | {"drift": await gateway.drift(session, trajectory)}
 
-    @router.get("/sessions/{session_id}/trajectory")
-    async def trajectory(session_id: str) -> Response:
-        found = await gateway.trajectory(await gateway.session(session_id))
+    @app.get("/sessions/{session_id}/trajectory")
+    async def trajectory(session: Session = named) -> Response:
+        found = await gateway.trajectory(session)
         return Response(msgspec.json.encode(found), media_type="application/json")
 
-    @router.delete("/sessions/{session_id}", status_code=204)
-    async def forget(session_id: str) -> Response:
-        await gateway.forget(session_id)
+    @app.delete("/sessions/{session_id}", status_code=204)
+    async def forget(session: Session = named) -> Response:
+        await gateway.forget(session.id)
         return Response(status_code=204)
 
 
@@ -139,7 +167,7 @@ def _add_reward_route(app: FastAPI, gateway: Gateway) -> None:
     async def rewarded(request: Request, session_id: str) -> Session:
         session = await gateway.auth.session_of(request.headers, session_id)
         if session.reward_by == "admin":
-            gateway.auth.require_admin(request.headers)
+            gateway.auth.require_controller(request.headers)
         return session
 
     its_session = Depends(rewarded)
@@ -150,25 +178,34 @@ def _add_reward_route(app: FastAPI, gateway: Gateway) -> None:
         return {"session_id": session.id, "reward": body.reward, "call_id": body.call_id}
 
 
-def _add_engine_routes(router: APIRouter, gateway: Gateway) -> None:
-    @router.get("/engines")
-    async def engines() -> dict[str, Any]:
-        table = [msgspec.to_builtins(gateway.table.status(engine)) for engine in gateway.table]
-        return {"current_version": gateway.table.current_version, "engines": table}
+def _add_engine_routes(app: FastAPI, gateway: Gateway, who: Any) -> None:
+    """A run's key sees and changes the run's own engines; the admin's, those that serve all others."""
 
-    @router.post("/engines", status_code=201)
-    async def add_engine(body: AddEngine) -> dict[str, Any]:
-        engine = await gateway.pool.add(body.url, body.id, body.version)
-        return dict(msgspec.to_builtins(gateway.table.status(engine)))
+    def answer(pool: EnginePool, engine: EngineState) -> dict[str, Any]:
+        return dict(msgspec.to_builtins(pool.table.status(engine)))
 
-    @router.put("/engines/{engine_id}")
-    async def tell_engine(engine_id: str, body: TellEngine) -> dict[str, Any]:
-        engine = gateway.pool.tell(engine_id, version=body.version, routable=body.routable)
-        return dict(msgspec.to_builtins(gateway.table.status(engine)))
+    @app.get("/engines")
+    async def engines(controller: Controller = who) -> dict[str, Any]:
+        pool = gateway.pools.serving(controller.run_id)
+        return {
+            "current_version": pool.table.current_version,
+            "engines": [answer(pool, engine) for engine in pool.table],
+        }
 
-    @router.delete("/engines/{engine_id}", status_code=204)
-    async def remove_engine(engine_id: str) -> Response:
-        await gateway.pool.remove(engine_id)
+    @app.post("/engines", status_code=201)
+    async def add_engine(body: AddEngine, controller: Controller = who) -> dict[str, Any]:
+        pool = gateway.pools.own(controller.run_id)
+        return answer(pool, await pool.add(body.url, body.id, body.version))
+
+    @app.put("/engines/{engine_id}")
+    async def tell_engine(engine_id: str, body: TellEngine, controller: Controller = who) -> dict[str, Any]:
+        pool = gateway.pools.own(controller.run_id)
+        return answer(pool, pool.tell(engine_id, version=body.version, routable=body.routable))
+
+    @app.delete("/engines/{engine_id}", status_code=204)
+    async def remove_engine(engine_id: str, controller: Controller = who) -> Response:
+        await gateway.pools.own(controller.run_id).remove(engine_id)
+        await gateway.pools.drop_if_empty(controller.run_id)
         return Response(status_code=204)
 
 

@@ -5,15 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from agentrl.gateway.archive import Archive
 from agentrl.gateway.auth import Auth
+from agentrl.gateway.books import Books
 from agentrl.gateway.config import GatewayConfig
+from agentrl.gateway.deltas import Answer
 from agentrl.gateway.engines import EngineFactory, EnginePool
 from agentrl.gateway.metrics import Metrics
+from agentrl.gateway.parsers import chosen_family
+from agentrl.gateway.planner import Planner
+from agentrl.gateway.pools import Pools
 from agentrl.gateway.ports import TrajectorySink
 from agentrl.gateway.refusal import Refusal
 from agentrl.gateway.render import Renderer
@@ -50,47 +55,76 @@ class Gateway:
         )
         self.auth = Auth(admin_key, self.sessions, self.session)
         self.metrics = Metrics()
-        self.table = RoutingTable(max_in_flight=config.max_in_flight_per_engine)
-        self.pool = EnginePool(
+        self.pools = Pools(lambda: self._new_pool(engine_factory))
+        self.planner = Planner(renderer, self.metrics, chosen_family(config.parser))
+        self._archive = None if sink is None else Archive(sink, timeout_s=config.save_timeout_s, owner=config.name)
+        self.books = Books(self._archive)
+        self.turns = Turns(self.planner, self.metrics, self.books, timeout_s=config.request_timeout_s)
+        self.metrics.gauge("sessions", "Sessions not finished and saved", self._unsaved)
+        self.metrics.gauge("in_flight", "Calls at an engine", lambda: sum(e.in_flight for e in self.pools.engines))
+        self.metrics.gauge("waiting", "Calls waiting for an engine", lambda: sum(pool.waiting for pool in self.pools))
+        self.metrics.gauge(
+            "version", "The current version of the weights", lambda: self.pools.shared.table.current_version
+        )
+
+    def _new_pool(self, engine_factory: EngineFactory) -> EnginePool:
+        config = self.config
+        pool = EnginePool(
             engine_factory,
-            self.table,
+            RoutingTable(
+                max_in_flight=config.max_in_flight_per_engine,
+                max_skew=config.max_skew,
+                engine_concurrency=config.engine_concurrency,
+            ),
             health_every_s=config.health_every_s,
             wait_s=config.engine_wait_s,
             max_waiting=config.max_waiting,
         )
-        self.turns = Turns(renderer, self.pool, self.metrics, timeout_s=config.request_timeout_s)
-        self._archive = None if sink is None else Archive(sink, timeout_s=config.save_timeout_s)
-        self.metrics.gauge("sessions", "Sessions not finished and saved", self._unsaved)
-        self.metrics.gauge("in_flight", "Calls at an engine", lambda: sum(e.in_flight for e in self.table))
-        self.metrics.gauge("waiting", "Calls waiting for an engine", lambda: self.pool.waiting)
-        self.metrics.gauge("version", "The current version of the weights", lambda: self.table.current_version)
+        pool.on_routed = lambda how: self.metrics.routed.labels(how).inc()
+        return pool
 
     async def start(self) -> None:
-        """Attaches the configured engines, reachable or not."""
-        await asyncio.gather(*(self.pool.add(url) for url in self.config.engine_urls))
+        """Takes up the sessions that a gateway of this name left in the store; attaches the engines, reachable or not.
+
+        Raises StoreError when the store cannot be read.
+        """
+        for session in await self.books.left_behind():
+            self.sessions.adopt(session)
+        await asyncio.gather(*(self.pools.shared.add(url) for url in self.config.engine_urls))
 
     async def close(self) -> None:
         """What open sessions sampled is saved first, as far as the store takes it in time."""
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_S):
                 await asyncio.gather(*(self._abandon(session) for session in self.sessions if not session.saved))
-        await self.pool.close()
+        await self.pools.close()
+        if self._archive is not None:
+            await self._archive.close()
 
-    async def open(self, session_id: str | None, **opened_with: Any) -> Session:
-        """Raises Refusal: the id is taken, in the store too (409), or too many sessions (429)."""
-        session = self.sessions.create(session_id, now=time.time(), **opened_with)
-        if session_id is None or self._archive is None:
-            return session
+    def pool_of(self, session: Session) -> EnginePool:
+        return self.pools.serving(session.run_id)
+
+    async def open(self, session_id: str | None, **opened_with: Any) -> tuple[Session, str]:
+        """A session and its key; it is in the store when this returns.
+
+        Raises Refusal: the id is taken, in the store too (409), or too many sessions (429), or no store (503).
+        """
+        session, key = self.sessions.create(session_id, now=time.time(), **opened_with)
         try:
-            stored = await self._archive.find(session_id)
-            if stored is not None:
+            if session_id is not None and self._archive is not None and await self._archive.holds(session_id):
                 raise Refusal(
                     409, "session_exists", f"the store holds a session {session_id!r} already", param="session_id"
                 )
+            await self.books.opened(session)
         except BaseException:
             self.sessions.forget(session.id)
             raise
-        return session
+        return session, key
+
+    def delivered(self, session: Session, answers: Sequence[Answer], delivered: bool) -> None:
+        """Notes whether the client can have had these answers."""
+        for index in session.set_delivered([answer.call.call_id for answer in answers], delivered):
+            self.books.changed(session, index)
 
     async def session(self, session_id: str) -> Session:
         """By id; one that only the store remembers is sealed and released. Raises Refusal (404) for an unknown id."""
@@ -115,10 +149,13 @@ class Gateway:
         """
         async with session.finishing:
             await session.seal(stop_reason, time.time())
-            self.table.forget_session(session.id)
+            self.pool_of(session).table.forget_session(session.id)
             if self._archive is not None:
                 await self._archive.update(session)
         return await self.trajectory(session)
+
+    async def drift(self, session: Session, trajectory: Trajectory) -> dict[str, int] | None:
+        return None
 
     async def reward(
         self,
@@ -135,14 +172,18 @@ class Gateway:
                 )
             session.set_reward(reward, components, call_id)
             session.last_used = time.time()
+            if not session.sealed:
+                await self.books.rewarded(session, call_id)
             if session.saved and self._archive is not None:
                 session.stored_score = None  # somebody else may have scored it in the store since
                 await self._archive.update(session)
 
     async def forget(self, session_id: str) -> None:
         session = self.sessions.forget(session_id)
-        self.table.forget_session(session_id)
+        self.pool_of(session).table.forget_session(session_id)
         await session.seal(None, time.time())
+        if not session.saved:
+            await self.books.forget(session)
 
     async def expire_forever(self) -> None:
         while True:

@@ -7,7 +7,8 @@ prompt + sample, id for id. Every other call is a root. Paths from a root to a l
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from agentrl.types import Call, Row, VersionSpan
 
@@ -18,6 +19,8 @@ class TokenGraph:
     def __init__(self) -> None:
         self.calls: list[Call] = []
         self._by_conversation: dict[bytes, int] = {}
+        self._unseen: set[int] = set()  # calls whose sample nobody was given
+        self._texts: dict[int, tuple[str, str]] = {}  # (first token, prompt + sample) of calls, decoded
 
     def match(self, keys: Sequence[bytes]) -> tuple[int | None, int]:
         """The call that a conversation continues, and how many of its messages that call's ids already hold.
@@ -30,29 +33,74 @@ class TokenGraph:
                 return index, count
         return None, 0
 
-    def add(self, call: Call, conversation: bytes | None) -> int:
-        """Records a call; `conversation` is the key of its messages with its answer, None if nobody got the answer.
+    def match_ids(self, token_ids: Sequence[int]) -> int | None:
+        """The call whose prompt + sample these ids begin with; the longest such, the latest among equals."""
+        best, held = None, 0
+        for index, call in enumerate(self.calls):
+            length = len(call.prompt_token_ids) + len(call.token_ids)
+            if held <= length <= len(token_ids) and index not in self._unseen and begins_with(token_ids, call):
+                best, held = index, length
+        return best
+
+    def match_text(self, text: str, decode: Callable[[Sequence[int]], str]) -> tuple[int | None, str]:
+        """The call whose prompt + sample, decoded, `text` begins with, and the text after it. (None, text) for none.
+
+        The longest such, the latest among equals. A text without the BOS that its prompt was given matches too.
+        """
+        best, held = None, 0
+        for index, call in enumerate(self.calls):
+            if index in self._unseen or not call.prompt_token_ids:
+                continue
+            if index not in self._texts:
+                bos = decode(call.prompt_token_ids[:1])
+                self._texts[index] = (bos, bos + decode(call.prompt_token_ids[1:] + call.token_ids))
+            bos, whole = self._texts[index]
+            for written in (whole, whole.removeprefix(bos)):
+                if len(written) >= max(held, 1) and text.startswith(written):
+                    best, held = index, len(written)
+                    break
+        return best, text[held:]
+
+    def add(self, call: Call, keys: Sequence[bytes] = ()) -> int:
+        """Records a call. `keys` are those of its messages with its answer, in the forms in which clients may send it
+        back; none for a raw prompt. One that nobody was given ("abort") is never continued.
 
         Raises ValueError when its prompt does not begin with its parent's prompt + sample (invariant 1).
         """
         if call.parent is not None:
             parent = self.calls[call.parent]
-            held = len(parent.prompt_token_ids)
-            prompt = call.prompt_token_ids
-            whole = held + len(parent.token_ids)
-            if prompt[:held] != parent.prompt_token_ids or prompt[held:whole] != parent.token_ids:
+            if not begins_with(call.prompt_token_ids, parent):
                 raise ValueError(f"call {call.call_id} does not extend call {parent.call_id}, its parent, id for id")
         self.calls.append(call)
         index = len(self.calls) - 1
-        if conversation is not None:
-            self._by_conversation[conversation] = index
+        if call.finish_reason == "abort":
+            self._unseen.add(index)
+        else:
+            for key in keys:
+                self._by_conversation[key] = index
         return index
+
+    def find(self, call_id: str) -> int | None:
+        return next((i for i in range(len(self.calls) - 1, -1, -1) if self.calls[i].call_id == call_id), None)
+
+    def conversation(self, index: int) -> list[dict[str, Any]]:
+        """The messages that led to a call, its answer included; without the instructions of its request."""
+        return [
+            message for i in _path(self.calls, index) for message in (*self.calls[i].messages, self.calls[i].message)
+        ]
 
     def rows(self) -> list[Row]:
         return build_rows(self.calls)
 
     def dropped(self) -> dict[str, int]:
         return count_dropped(self.calls)
+
+
+def begins_with(token_ids: Sequence[int], call: Call) -> bool:
+    """Whether the ids begin with the call's prompt + sample."""
+    held = len(call.prompt_token_ids)
+    whole = held + len(call.token_ids)
+    return token_ids[:held] == call.prompt_token_ids and token_ids[held:whole] == call.token_ids
 
 
 def untrainable_reason(

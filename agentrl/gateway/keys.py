@@ -1,4 +1,4 @@
-"""Keys: random, compared in constant time, never logged."""
+"""Keys: random or derived from a random one, compared in constant time, never logged."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 import secrets
 
 KEY = re.compile(r"[!-~]+")
-SESSION_PREFIX, ADMIN_PREFIX = "sk-agentrl-", "sk-agentrl-admin-"
+SESSION_PREFIX, RUN_PREFIX, ADMIN_PREFIX = "sk-agentrl-", "sk-agentrl-run-", "sk-agentrl-admin-"
 
 
 def new_session_key() -> str:
@@ -17,6 +17,20 @@ def new_session_key() -> str:
 
 def new_admin_key() -> str:
     return ADMIN_PREFIX + secrets.token_urlsafe(32)
+
+
+def run_key(admin_key: str, run_id: str) -> str:
+    """The key of a run. It follows from the admin key, so a gateway that comes back knows it without a record."""
+    mac = hmac.new(admin_key.encode(), b"run " + run_id.encode(), hashlib.sha256).hexdigest()
+    return f"{RUN_PREFIX}{run_id}.{mac}"
+
+
+def run_of(key: str, admin_key: str) -> str | None:
+    """The run that a key opens; None for any other key."""
+    if not key.startswith(RUN_PREFIX):
+        return None
+    run_id = key.removeprefix(RUN_PREFIX).rpartition(".")[0]
+    return run_id if run_id and same_key(key, run_key(admin_key, run_id)) else None
 
 
 def key_digest(key: str) -> bytes:

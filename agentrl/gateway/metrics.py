@@ -20,6 +20,17 @@ class Metrics:
         self.branches = self._counter(
             "branches", "Calls that start a new branch in a session: history rewritten, or not bridgeable", "cause"
         )
+        self.failovers = self._counter(
+            "failovers", "Calls that an engine lost and another took over: continued, or begun anew", "how"
+        )
+        self.kept_tokens = self._counter("failover_tokens", "Sampled tokens that were kept when their engine was lost")
+        self.routed = self._counter("routed", "How calls found their engine", "how")
+        self.repeats = self._counter(
+            "repeats", "Requests that were sent again: answered from the record, or sampled anew", "how"
+        )
+        self.drift = self._counter(
+            "drift_tokens", "Tokens of finished sessions that a fresh rendering would have written otherwise", "history"
+        )
         self.abandoned = self._counter(
             "sessions_abandoned", "Sessions that nobody finished: saved, empty, or lost to the store", "outcome"
         )

@@ -9,49 +9,69 @@ generation prompt. Recorded ids are never decoded and encoded again, so a templa
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self
 
 from tokenizers import Tokenizer
 
-from agentrl.errors import AgentRLError, ConfigError
-from agentrl.gateway.detokenize import Detokenizer
-from agentrl.gateway.untrusted import ControlTokens, Disguise, encoded
-from agentrl.messages import Message
+from agentrl.errors import ConfigError
+from agentrl.gateway.detokenize import Detokenizer, StreamDecoder
+from agentrl.gateway.endings import NoJoint, after, endings_of
+from agentrl.gateway.template import RenderError, Template
+from agentrl.gateway.template_messages import MessageForm
+from agentrl.gateway.untrusted import ControlTokens, Disguise, Spellings, control_contents, encoded, ids_of
+
+__all__ = ["RenderError", "Renderer"]
 
 Messages = Sequence[Mapping[str, Any]]
 Tools = Sequence[Mapping[str, Any]] | None
+Variables = Mapping[str, Any]
 CACHED_TEXTS, CACHED_LENGTH = 512, 100_000
-
-
-class RenderError(AgentRLError):
-    """The chat template refused these messages, in its own words."""
+NO_VARIABLES: Variables = {}
+THINK, END_THINK = "<think>", "</think>"
 
 
 class Renderer:
     """One tokenizer and its chat template. `tokenizer` is a fast transformers tokenizer.
 
-    `end_ids` are the tokens that end an assistant turn: the tokenizer's EOS and what the template writes there.
+    `end_ids` are the tokens that end an assistant turn: the tokenizer's EOS, those of the model's generation config
+    (given here), and what the template writes there.
     """
 
-    def __init__(self, tokenizer: Any) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, tokenizer: Any, end_ids: Iterable[int] = ()) -> None:
         self._backend: Tokenizer = tokenizer.backend_tokenizer
-        self.controls = ControlTokens(self._backend, set(tokenizer.all_special_ids))
         self._detokenizer = Detokenizer(self._backend)
         # The episodes of a group begin with the same text; encoding it is most of the work of a first turn.
         self._ids_of = lru_cache(CACHED_TEXTS)(self._encode_text)
-        self._closing = self._find_closing()
-        closing_ids = self._backend.encode(self._closing, add_special_tokens=False).ids
-        self.end_ids = {number for number in closing_ids[:1] if number in self.controls.special}
-        if tokenizer.eos_token_id is not None:
-            self.end_ids.add(tokenizer.eos_token_id)
+        self._template = Template(tokenizer.chat_template, tokenizer.special_tokens_map)
+        self._form = MessageForm.of(self._template)
+
+        contents = control_contents(self._backend)
+        added = self._backend.get_added_tokens_decoder()
+        special = set(tokenizer.all_special_ids) | {number for number in contents if added[number].special}
+        eos = set() if tokenizer.eos_token_id is None else {tokenizer.eos_token_id}
+        known = eos | set(end_ids)
+        self._ends = endings_of(self._template, self._form, Spellings(contents, special), known)
+        self.end_ids: set[int] = known | self._ends.sampled
+
+        self.other_end_ids = frozenset(self.end_ids - eos)
+        """Those that an engine does not end at by itself."""
+        self.template_source = str(tokenizer.chat_template)
+        self._control_ids = {text: number for number, text in contents.items()}
+        self._open, self._close = ({n for n, text in contents.items() if text == mark} for mark in (THINK, END_THINK))
+        self.controls = ControlTokens(
+            self._backend, (special | known | self._ends.structural) - self._open - self._close
+        )
+        self._lead, self._trail = self._added_around_text()
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """The renderer of a local folder. Raises ConfigError: no such folder, no fast tokenizer, no chat template."""
+        """The renderer of a local folder.
+
+        Raises ConfigError: no such folder, no fast tokenizer, no chat template, a damaged generation_config.json.
+        """
         if not Path(path).is_dir():
             raise ConfigError(
                 f"tokenizer path {str(path)!r} is not a folder; give the folder that holds tokenizer.json"
@@ -68,16 +88,43 @@ class Renderer:
             raise ConfigError(
                 f"the tokenizer at {str(path)!r} has no chat template; add chat_template.jinja to the folder"
             )
-        return cls(tokenizer)
+        return cls(tokenizer, _generation_end_ids(Path(path)))
 
-    def first(self, messages: Messages, tools: Tools = None) -> list[int]:
-        """The prompt of a new conversation, generation prompt included. BOS is there as often as the template says."""
-        disguise = Disguise(self.controls)
-        text = self._template(_prepare(messages, disguise), disguise.hide_all(tools), generation_prompt=True)
-        return self._encode(text, disguise)
+    def first(
+        self, messages: Messages, tools: Tools = None, template_kwargs: Variables = NO_VARIABLES
+    ) -> list[int]:
+        """The prompt of a new conversation, generation prompt included. BOS is there as often as the template says.
+
+        `template_kwargs` are further variables of the template. Raises RenderError.
+        """
+        return self._whole(messages, tools, template_kwargs, generation_prompt=True)
+
+    def finished(
+        self, messages: Messages, tools: Tools = None, template_kwargs: Variables = NO_VARIABLES
+    ) -> list[int]:
+        """The ids of a conversation up to the end of its last message, an answer, without what ends its turn."""
+        closing = self._ends.call_closing if messages[-1].get("tool_calls") else self._ends.closing
+        return self._whole(messages, tools, template_kwargs, generation_prompt=False, without=closing)
+
+    def raw(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """The ids of a prompt that a client wrote itself, in which control tokens are matched.
+
+        `add_special_tokens` adds what the tokenizer adds (BOS, mostly), but not a second time what the text begins with.
+        """
+        ids = self._encode_text(text)
+        if not add_special_tokens:
+            return list(ids)
+        lead = () if ids[: len(self._lead)] == self._lead else self._lead
+        return [*lead, *ids, *self._trail]
 
     def extension(
-        self, history: Messages, answer: Mapping[str, Any], new: Messages, tools: Tools, sample: Sequence[int]
+        self,
+        history: Messages,
+        answer: Mapping[str, Any],
+        new: Messages,
+        tools: Tools,
+        sample: Sequence[int],
+        template_kwargs: Variables = NO_VARIABLES,
     ) -> list[int] | None:
         """The ids to append to a call's prompt + sample so that `new` follows it, generation prompt included.
 
@@ -85,54 +132,84 @@ class Renderer:
         the template does not write `new` after the answer: the conversation then has to be rendered anew.
         """
         disguise = Disguise(self.controls)
-        mark = disguise.mark()
-        hidden_tools = disguise.hide_all(tools)
-        before = [*_prepare(history, disguise), _marked(answer, mark, disguise)]
-        after = _prepare(new, disguise)
-        tail = _after(mark, self._template([*before, *after], hidden_tools, generation_prompt=True))
-        if tail is None or not all(
-            message["content"].strip() in tail for message in after if message["role"] == "system"
-        ):
+        mark, system_mark = disguise.mark(), disguise.mark("system")
+        variables, hidden_tools = disguise.hide_all(template_kwargs), disguise.hide_all(tools)
+        before = [*self._form.prepare(history, disguise), self._form.stand_in(answer, mark, disguise)]
+        following = self._form.prepare(new, disguise)
+
+        def tail_of(messages: list[dict[str, Any]], *, generation_prompt: bool = True) -> str:
+            text = self._template.render(messages, hidden_tools, variables, generation_prompt=generation_prompt)
+            return after(mark, text) or ""
+
+        try:
+            tail = tail_of([*before, *following])
+            if any(message["role"] == "system" for message in following):  # some templates write them before all else
+                marked = [{**m, "content": system_mark} if m["role"] == "system" else m for m in following]
+                if tail_of([*before, *marked]).count(system_mark) != sum(m["role"] == "system" for m in marked):
+                    return None
+            if not tail:
+                return None
+            is_call = bool(answer.get("tool_calls"))
+            joint = self._ends.joint(self.controls.spellings.find(tail), sample, is_call=is_call)
+            if joint is None:
+                turn = tail_of(before, generation_prompt=False) if is_call else self._ends.closing
+                joint = self._ends.plain_joint(tail, turn), False
+        except (RenderError, NoJoint):
             return None
-        if answer.get("tool_calls"):  # what closes the last call belongs to the sample
-            turn = _after(mark, self._template(before, hidden_tools, generation_prompt=False))
-            if turn is None or not turn.endswith(self._closing):
-                return None
-            call_end = turn[: len(turn) - len(self._closing)]
-            if not tail.startswith(call_end):
-                return None
-            tail = tail[len(call_end) :]
-        ids = self._encode(tail, disguise)
-        return ids[1:] if sample and ids[:1] == list(sample[-1:]) else ids
+        start, is_there = joint
+        ids = self._encode(tail[start:], disguise)
+        return ids[1:] if is_there else ids
 
     def text(self, token_ids: Sequence[int]) -> str:
         """The text of sampled ids: without the token that ended the turn, a character cut in the middle left out."""
         ends = bool(token_ids) and token_ids[-1] in self.end_ids
         return self._detokenizer.text(token_ids[:-1] if ends else token_ids)
 
+    def spelled(self, token_ids: Sequence[int]) -> str:
+        """The text of any ids, control tokens included."""
+        return self._detokenizer.text(token_ids)
+
+    def stream(self) -> StreamDecoder:
+        """For sampled ids as they come; the token that ended the turn is not to be fed."""
+        return self._detokenizer.stream()
+
+    def control_id(self, text: str) -> int | None:
+        """The one control token that is spelled so."""
+        return self._control_ids.get(text)
+
     def token_bytes(self, token_id: int) -> bytes:
         return self._detokenizer.token_bytes(token_id)
 
-    def _find_closing(self) -> str:
-        """What the template writes after the text of an assistant's turn."""
-        disguise = Disguise(self.controls)
-        messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": disguise.mark()}]
-        try:
-            return _after(disguise.mark(), self._template(messages, None, generation_prompt=False)) or ""
-        except RenderError as error:
-            raise ConfigError(f"the chat template cannot write one question and its answer: {error}") from error
+    def reasoning_open(self, prompt_ids: Sequence[int]) -> bool:
+        """Whether the prompt ends inside a `<think>`, which a generation prompt may have opened."""
+        at = len(prompt_ids)
+        for at in range(len(prompt_ids), 0, -1):
+            token_id = prompt_ids[at - 1]
+            if token_id in self._open or token_id in self._close:
+                return token_id in self._open
+            if token_id in self.controls.structural:
+                break
+        else:
+            at = 0
+        if self._open:
+            return False
+        text = self._detokenizer.text(prompt_ids[at:])
+        return text.rfind(THINK) > text.rfind(END_THINK)
 
-    def _template(self, messages: list[dict[str, Any]], tools: Any, *, generation_prompt: bool) -> str:
-        try:
-            text = self._tokenizer.apply_chat_template(
-                messages, tools=tools or None, add_generation_prompt=generation_prompt, tokenize=False
-            )
-        except Exception as error:  # templates are programs of strangers: they raise whatever they like
-            raise RenderError(f"the chat template refused the messages: {error}") from error
-        return str(text)
+    def _whole(
+        self, messages: Messages, tools: Tools, variables: Variables, *, generation_prompt: bool, without: str = ""
+    ) -> list[int]:
+        disguise = Disguise(self.controls)
+        text = self._template.render(
+            self._form.prepare(messages, disguise),
+            disguise.hide_all(tools),
+            disguise.hide_all(variables),
+            generation_prompt=generation_prompt,
+        )
+        return self._encode(text.removesuffix(without), disguise)
 
     def _encode_text(self, text: str) -> tuple[int, ...]:
-        return tuple(encoded(self._backend, text).ids)
+        return tuple(ids_of(self._backend, text))
 
     def _encode(self, text: str, disguise: Disguise) -> list[int]:
         if not disguise.used_in(text):
@@ -156,56 +233,25 @@ class Renderer:
             token_at, char_at = token_end + 1, end
         return ids
 
-
-def _after(mark: str, text: str) -> str | None:
-    _, found, tail = text.rpartition(mark)
-    return tail if found else None
-
-
-def _prepare(messages: Messages, disguise: Disguise) -> list[dict[str, Any]]:
-    """Messages as templates want them: text content, arguments as objects, nothing that is null, all disguised.
-
-    The assistant's own text keeps its `<think>` and `<tool_call>`, which templates look for; it may not end its turn.
-    """
-    prepared = []
-    for message in messages:
-        role = "system" if message["role"] == "developer" else message["role"]
-        is_answer = role == "assistant"
-        found: dict[str, Any] = {"role": role, "content": disguise.hide(Message(message).text, special_only=is_answer)}
-        if message.get("reasoning_content"):
-            found["reasoning_content"] = disguise.hide(message["reasoning_content"], special_only=True)
-        for key in ("name", "tool_call_id"):
-            if message.get(key):
-                found[key] = disguise.hide(message[key])
-        if message.get("tool_calls"):
-            found["tool_calls"] = [
-                _tool_call(call, _arguments(call, disguise), disguise) for call in message["tool_calls"]
-            ]
-        prepared.append(found)
-    return prepared
+    def _added_around_text(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """What the tokenizer puts before and behind a text that is to have its special tokens."""
+        plain = self._encode_text("a")
+        whole = tuple(self._backend.encode("a", add_special_tokens=True).ids)
+        starts = range(len(whole) - len(plain) + 1)
+        at = next((i for i in starts if whole[i : i + len(plain)] == plain), 0)
+        return whole[:at], whole[at + len(plain) :]
 
 
-def _marked(answer: Mapping[str, Any], mark: str, disguise: Disguise) -> dict[str, Any]:
-    """A stand-in for the recorded answer: the same calls, with a mark as the last thing written."""
-    found: dict[str, Any] = {"role": "assistant", "content": mark}
-    if calls := answer.get("tool_calls"):
-        found["tool_calls"] = [_tool_call(call, {"a": mark}, disguise) for call in calls]
-    return found
-
-
-def _tool_call(call: Mapping[str, Any], arguments: Any, disguise: Disguise) -> dict[str, Any]:
-    function = {"name": disguise.hide(call["function"]["name"]), "arguments": arguments}
-    return {"id": disguise.hide(call.get("id") or ""), "type": "function", "function": function}
-
-
-def _arguments(call: Mapping[str, Any], disguise: Disguise) -> Any:
-    """An object where that can be written again; as they are spelt when not: no JSON, half a character, too deep."""
-    raw: str = call["function"]["arguments"]
+def _generation_end_ids(folder: Path) -> list[int]:
+    """The `eos_token_id` of a folder's generation_config.json, which may be several; [] without one."""
+    file = folder / "generation_config.json"
+    if not file.is_file():
+        return []
     try:
-        value = json.loads(raw)
-        if isinstance(value, dict):
-            json.dumps(value, ensure_ascii=False).encode()
-            return disguise.hide_all(value)
-    except (ValueError, RecursionError):
-        pass
-    return disguise.hide(raw)
+        found = json.loads(file.read_bytes()).get("eos_token_id")
+    except (ValueError, AttributeError, RecursionError) as error:
+        raise ConfigError(f"{str(file)!r} is no JSON object: {error}; mend or remove it") from error
+    numbers = [] if found is None else found if isinstance(found, list) else [found]
+    if not all(isinstance(number, int) and not isinstance(number, bool) and number >= 0 for number in numbers):
+        raise ConfigError(f"{str(file)!r} has eos_token_id {found!r}; it is one token id or a list of them")
+    return numbers

@@ -8,12 +8,13 @@ nothing is added to a sealed session's graph.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, Protocol
 
+from agentrl.gateway.attempts import Attempts
 from agentrl.gateway.graph import TokenGraph
 from agentrl.gateway.refusal import Refusal, invalid
-from agentrl.types import Limits, Mode, Task, Trajectory
+from agentrl.types import Call, Limits, Mode, Task, Trajectory
 
 SEAL_S = 10.0
 """How long calls in flight may take to end when the session is sealed."""
@@ -23,30 +24,53 @@ Score = tuple[float | None, dict[str, float | None]]
 """(reward, components)."""
 
 
+History = Literal["append", "rerender"]
+"""How a next turn's prompt is made: the recorded ids go on, or the template writes all of it anew."""
+
+UNDELIVERED = "undelivered"
+"""Why a sample is not trained whose answer its client was gone for, unless a retry fetches it."""
+
+
+class HasTokens(Protocol):
+    token_ids: list[int]
+
+
 class Session:
-    """`pins` are the sampling fields that the run set for every call. Times are unix seconds of the caller's clock."""
+    """`pins` are the sampling fields that the run set for every call. Times are unix seconds of the caller's clock.
+
+    Of its key only the digest is known. An eval session stays with the version that answered it first unless
+    `across_swaps`.
+    """
 
     def __init__(
         self,
         session_id: str,
-        api_key: str,
+        key_digest: bytes,
         *,
         now: float,
+        run_id: str | None = None,
         task: Task | None = None,
         metadata: Mapping[str, Any] | None = None,
         pins: Mapping[str, Any] | None = None,
         limits: Limits | None = None,
         mode: Mode = "train",
         reward_by: Literal["session", "admin"] = "session",
+        history: History = "append",
+        across_swaps: bool = False,
     ) -> None:
         self.id = session_id
-        self.api_key = api_key
+        self.key_digest = key_digest
+        self.run_id = run_id
         self.task = task
         self.metadata = dict(metadata or {})
         self.pins = dict(pins or {})
         self.limits = limits or Limits()
         self.mode: Mode = mode
         self.reward_by = reward_by
+        self.history: History = history
+        self.across_swaps = across_swaps
+        self.version: int | None = None  # the one that an eval session stays with
+        self.attempts = Attempts()
         self.created_at = self.last_used = now
         self.finished_at = 0.0
         self.graph = TokenGraph()
@@ -59,13 +83,30 @@ class Session:
         self.stored_score: Score | None = None  # the store's, as far as known
         self.storing: asyncio.Task[None] | None = None
         self.finishing = asyncio.Lock()  # held by whoever seals, scores or stores it
+        self.journaled = 0  # calls that are in the journal, or on their way there
         self._admitted = 0  # calls that were answered or may still be
         self._in_flight: set[asyncio.Task[Any]] = set()
+        self._sampling: set[HasTokens] = set()
+
+    @classmethod
+    def restore(
+        cls, opened: Mapping[str, Any], calls: Sequence[Call], reward: float | None, components: dict[str, float | None]
+    ) -> Session:
+        """A session as a gateway left it that died. `opened` are the arguments it was made with."""
+        session = cls(**opened)
+        for call in calls:
+            session.graph.add(call, [bytes.fromhex(key) for key in call.conversation.split()])
+        session.reward, session.components = reward, components
+        session.journaled = len(calls)
+        session._admitted = sum(call.finish_reason != "abort" for call in calls)
+        if session.pinned and calls and calls[0].versions:
+            session.version = calls[0].versions[0].version
+        return session
 
     @classmethod
     def of_stored(cls, trajectory: Trajectory) -> Session:
         """What is left of a session that only the store remembers: sealed, and no key opens it."""
-        session = cls(trajectory.session_id, "", now=trajectory.finished_at, mode=trajectory.mode)
+        session = cls(trajectory.session_id, b"", now=trajectory.finished_at, mode=trajectory.mode)
         session.stop_reason, session.finished_at = trajectory.stop_reason, trajectory.finished_at
         session.reward, session.components = trajectory.reward, trajectory.components
         session.stored_score = session.score
@@ -86,21 +127,35 @@ class Session:
     def in_flight(self) -> int:
         return len(self._in_flight)
 
-    def admit(self, now: float) -> None:
-        """Counts one more call in; `withdraw` it when it got no answer, for an engine's failure costs no call.
+    @property
+    def pinned(self) -> bool:
+        """Whether it stays with one version."""
+        return self.mode == "eval" and not self.across_swaps
+
+    def admit(self, now: float, count: int = 1) -> None:
+        """Counts calls in; `withdraw` those that got no answer, for an engine's failure costs no call.
 
         Raises Refusal: 409 when sealed, 400 when a limit is used up.
         """
         self.check_open()
         self.last_used = now
         self.check_deadline(now)
-        if self.limits.max_calls is not None and self._admitted >= self.limits.max_calls:
-            raise self.limit_reached("max_calls", f"all {self.limits.max_calls} calls are used")
+        limit = self.limits.max_calls
+        if limit is not None and self._admitted + count > limit:
+            left = f"{limit - self._admitted} of {limit} calls are left and {count} were asked for"
+            raise self.limit_reached("max_calls", left if self._admitted < limit else f"all {limit} calls are used")
         self.check_tokens()
-        self._admitted += 1
+        self._admitted += count
 
-    def withdraw(self) -> None:
-        self._admitted -= 1
+    def withdraw(self, count: int = 1) -> None:
+        self._admitted -= count
+
+    def begin_sampling(self, sample: HasTokens) -> None:
+        """From now on its tokens count towards the limit, for it will be answered; until `end_sampling`."""
+        self._sampling.add(sample)
+
+    def end_sampling(self, sample: HasTokens) -> None:
+        self._sampling.discard(sample)
 
     def check_tokens(self) -> None:
         if self.tokens_left == 0:
@@ -124,7 +179,8 @@ class Session:
     def tokens_left(self) -> int | None:
         if self.limits.max_tokens is None:
             return None
-        return max(0, self.limits.max_tokens - self.sampled_tokens)
+        in_flight = sum(len(sample.token_ids) for sample in self._sampling)
+        return max(0, self.limits.max_tokens - self.sampled_tokens - in_flight)
 
     def limit_reached(self, limit: str, why: str) -> Refusal:
         """The clean end that an agent understands: not to be retried, the limit by name. Sets the stop reason."""
@@ -145,11 +201,23 @@ class Session:
             self.reward = reward
             self.components = dict(components or {})
             return
-        for call in self.graph.calls:
-            if call.call_id == call_id:
-                call.reward = reward
-                return
-        raise invalid("call_id", f"session {self.id} has no call {call_id!r}; use the id of an answer it was given")
+        if (index := self.graph.find(call_id)) is None:
+            raise invalid("call_id", f"session {self.id} has no call {call_id!r}; use the id of an answer it was given")
+        self.graph.calls[index].reward = reward
+
+    def set_delivered(self, call_ids: Iterable[str], delivered: bool) -> list[int]:
+        """Whether the client can have had these answers; one that it cannot have had is not trained.
+
+        Returns the indices of the calls that changed.
+        """
+        changed = []
+        for index in map(self.graph.find, call_ids):
+            if index is not None and not self.sealed:
+                call = self.graph.calls[index]
+                if call.untrainable == (UNDELIVERED if delivered else None):
+                    call.untrainable = None if delivered else UNDELIVERED
+                    changed.append(index)
+        return changed
 
     async def seal(self, stop_reason: str | None, now: float) -> None:
         """Ends it: later calls are refused, calls in flight are cancelled and waited for."""
@@ -167,7 +235,7 @@ class Session:
     def release(self) -> None:
         """Lets go of all that the store has: what is left is a few hundred bytes that answer for the session."""
         self.released = True
-        self.graph, self.task, self.metadata = TokenGraph(), None, {}
+        self.graph, self.task, self.metadata, self.attempts = TokenGraph(), None, {}, Attempts()
 
     def trajectory(self) -> Trajectory:
         """Not of a released session: the store has its."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hmac
 import re
 import uuid
 from collections.abc import Iterator
 from typing import Any
 
-from agentrl.gateway.keys import key_digest, new_session_key, same_key
+from agentrl.gateway.keys import key_digest, new_session_key
 from agentrl.gateway.refusal import Refusal, invalid
 from agentrl.gateway.session import Session
 
@@ -33,8 +34,8 @@ class SessionRegistry:
     def __contains__(self, session_id: str) -> bool:
         return session_id in self._by_id
 
-    def create(self, session_id: str | None, *, now: float, **opened_with: Any) -> Session:
-        """A new session with a random key. Raises Refusal: the id is taken (409), too many sessions (429)."""
+    def create(self, session_id: str | None, *, now: float, **opened_with: Any) -> tuple[Session, str]:
+        """A new session and its random key. Raises Refusal: the id is taken (409), too many sessions (429)."""
         session_id = session_id or uuid.uuid4().hex
         if session_id in self._by_id:
             raise Refusal(409, "session_exists", f"session {session_id!r} exists already", param="session_id")
@@ -42,10 +43,15 @@ class SessionRegistry:
             raise invalid("session_id", f"session_id {session_id!r} is not 1 to 200 letters, digits, '-', '_' and '.'")
         if len(self._by_id) >= self._max_sessions:
             self._make_room()
-        session = Session(session_id, new_session_key(), now=now, **opened_with)
-        self._by_id[session_id] = session
-        self._by_key[key_digest(session.api_key)] = session
-        return session
+        key = new_session_key()
+        session = Session(session_id, key_digest(key), now=now, **opened_with)
+        self.adopt(session)
+        return session, key
+
+    def adopt(self, session: Session) -> None:
+        """Holds a session that was made elsewhere."""
+        self._by_id[session.id] = session
+        self._by_key[session.key_digest] = session
 
     def get(self, session_id: str) -> Session:
         """Raises Refusal (404) when there is none."""
@@ -55,13 +61,14 @@ class SessionRegistry:
 
     def by_key(self, key: str) -> Session | None:
         """The session that `key` opens. Found by digest, so that timing tells nothing about a key."""
-        session = self._by_key.get(key_digest(key))
-        return session if session is not None and same_key(key, session.api_key) else None
+        digest = key_digest(key)
+        session = self._by_key.get(digest)
+        return session if session is not None and hmac.compare_digest(digest, session.key_digest) else None
 
     def forget(self, session_id: str) -> Session:
         session = self.get(session_id)
         del self._by_id[session_id]
-        del self._by_key[key_digest(session.api_key)]
+        del self._by_key[session.key_digest]
         return session
 
     def expire(self, now: float) -> list[Session]:

@@ -6,5 +6,7 @@ from typing import Any
 
 from agentrl.gateway.dialects.base import Dialect
 from agentrl.gateway.dialects.chat import CHAT
+from agentrl.gateway.dialects.completions import COMPLETIONS
+from agentrl.gateway.dialects.generate import GENERATE
 
-ALL: tuple[Dialect[Any], ...] = (CHAT,)
+ALL: tuple[Dialect[Any], ...] = (CHAT, COMPLETIONS, GENERATE)

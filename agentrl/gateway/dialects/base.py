@@ -54,7 +54,7 @@ class Dialect(Generic[R]):
     """
 
     name: str
-    path: str  # below /v1
+    path: str  # from the root of a session: "/v1/chat/completions"
     call_prefix: str  # of the ids that its responses carry, which are their first calls' ids
     decode: Callable[[bytes], tuple[TurnRequest, R]]
     encode: Callable[[Sequence[Answer], R, Responding], bytes]

@@ -1,7 +1,7 @@
-"""OpenAI chat completions (`POST /v1/chat/completions`), not streaming.
+"""OpenAI chat completions (`POST /v1/chat/completions`): requests. Answers are in `chat_answers`.
 
 Fields that cannot change an answer (`user`, `metadata`, …) are taken and ignored. `strict` in a tool is taken and not
-enforced. What is not supported gets a 400 that names it.
+enforced. What is not supported gets a 400 that names it. `chat_template_kwargs` and `return_token_ids` are vLLM's.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import msgspec
-import orjson
 from msgspec import UNSET, Struct, UnsetType
 
-from agentrl.gateway.dialects.base import Answering, Dialect
-from agentrl.gateway.dialects.decode import decode_body, reject
+from agentrl.gateway.dialects.base import Dialect
+from agentrl.gateway.dialects.chat_answers import ChatStream, Wanted, encode
+from agentrl.gateway.dialects.constraints import json_constraint
+from agentrl.gateway.dialects.decode import choices_wanted, decode_body, reject, stops
 from agentrl.gateway.dialects.errors import openai_error
-from agentrl.gateway.turns import TurnRequest
-from agentrl.types import Call
+from agentrl.gateway.request import Conversation, NamedTool, ToolChoice, TurnRequest
 
 
 class TextPart(Struct, forbid_unknown_fields=True, tag_field="type", tag="text"):
@@ -86,15 +86,38 @@ class Tool(Struct, forbid_unknown_fields=True):
 
 class StreamOptions(Struct):
     include_usage: bool | None = None
+    include_obfuscation: bool | None = None
+
+
+class FunctionName(Struct, forbid_unknown_fields=True):
+    name: str
+
+
+class NamedChoice(Struct, forbid_unknown_fields=True):
+    function: FunctionName
+    type: Literal["function"] = "function"
+
+
+class JsonSchema(Struct, forbid_unknown_fields=True):
+    name: str | None = None
+    schema: dict[str, Any] | None = None
+    strict: bool | None = None
+    description: str | None = None
+
+
+class ResponseFormat(Struct, forbid_unknown_fields=True):
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
 
 
 class ChatRequest(Struct, forbid_unknown_fields=True, kw_only=True):
     messages: list[ChatMessage]
     model: str | None = None
     tools: list[Tool] | None = None
-    tool_choice: Any = None
+    tool_choice: Literal["none", "auto", "required"] | NamedChoice | None = None
     parallel_tool_calls: bool | None = None
     stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
     temperature: float | None = None
@@ -110,7 +133,10 @@ class ChatRequest(Struct, forbid_unknown_fields=True, kw_only=True):
     top_logprobs: int | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    response_format: dict[str, Any] | None = None
+    response_format: ResponseFormat | None = None
+    reasoning_effort: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    return_token_ids: bool | None = None
     logit_bias: dict[str, float] | None = None
     # no effect on an answer
     user: str | None = None
@@ -119,16 +145,45 @@ class ChatRequest(Struct, forbid_unknown_fields=True, kw_only=True):
     service_tier: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
 
 
 _decoder = msgspec.json.Decoder(ChatRequest)
 
 
-def decode(body: bytes) -> tuple[TurnRequest, ChatRequest]:
+def decode(body: bytes) -> tuple[TurnRequest, Wanted]:
     request = decode_body(_decoder, body)
-    _refuse_unsupported(request)
-    stop = [request.stop] if isinstance(request.stop, str) else request.stop
-    sampling = {
+    reject(not request.messages, "messages", "there is none")
+    reject(bool(request.logit_bias), "logit_bias", "it is not supported")
+    if request.top_logprobs:
+        reject(not request.logprobs, "top_logprobs", "it needs logprobs: true")
+        reject(not 0 < request.top_logprobs <= 20, "top_logprobs", f"{request.top_logprobs} is not between 0 and 20")
+    conversation = Conversation(
+        messages=msgspec.to_builtins(request.messages),
+        tools=msgspec.to_builtins(request.tools) if request.tools else None,
+        tool_choice=_tool_choice(request),
+        parallel_tool_calls=request.parallel_tool_calls is not False,
+        template_kwargs=_template_kwargs(request),
+    )
+    turn = TurnRequest(
+        prompts=[conversation],
+        n=choices_wanted(request.n),
+        stream=bool(request.stream),
+        sampling=_sampling(request),
+        num_bytes=len(body),
+    )
+    wanted = Wanted(
+        logprobs=bool(request.logprobs),
+        token_ids=bool(request.return_token_ids),
+        usage=bool(request.stream_options and request.stream_options.include_usage),
+    )
+    return turn, wanted
+
+
+def _sampling(request: ChatRequest) -> dict[str, Any]:
+    limit = request.max_completion_tokens if request.max_completion_tokens is not None else request.max_tokens
+    format_ = request.response_format
+    return {
         "temperature": request.temperature,
         "top_p": request.top_p,
         "top_k": request.top_k,
@@ -136,84 +191,48 @@ def decode(body: bytes) -> tuple[TurnRequest, ChatRequest]:
         "repetition_penalty": request.repetition_penalty,
         "presence_penalty": request.presence_penalty,
         "frequency_penalty": request.frequency_penalty,
-        "max_tokens": request.max_completion_tokens
-        if request.max_completion_tokens is not None
-        else request.max_tokens,
-        "stop": [text for text in stop if text] if stop else None,
+        "max_tokens": limit,
+        "stop": stops(request.stop),
+        "stop_token_ids": request.stop_token_ids or None,
         "seed": request.seed,
+        "top_logprobs": request.top_logprobs or None,
+        "constraint": None
+        if format_ is None
+        else json_constraint(
+            format_.type,
+            None if format_.json_schema is None else format_.json_schema.schema,
+            field="response_format",
+        ),
     }
-    turn = TurnRequest(
-        messages=msgspec.to_builtins(request.messages),
-        tools=msgspec.to_builtins(request.tools) if request.tools else None,
-        parse_tools=bool(request.tools) and request.tool_choice != "none",
-        sampling=sampling,
-        num_bytes=len(body),
-    )
-    return turn, request
 
 
-def _refuse_unsupported(request: ChatRequest) -> None:
-    reject(not request.messages, "messages", "there is none")
-    reject(bool(request.stream), "stream", "streaming is not supported; leave it out")
-    reject(request.n not in (None, 1), "n", f"{request.n} answers were asked for; send one request for each")
-    reject(
-        request.tool_choice not in (None, "none", "auto"),
-        "tool_choice",
-        f"{request.tool_choice!r} would have to constrain sampling; 'auto' and 'none' are supported",
-    )
-    reject(request.parallel_tool_calls is False, "parallel_tool_calls", "false would have to constrain sampling")
-    reject(bool(request.top_logprobs), "top_logprobs", "only the sampled token's logprob is known; send 0")
-    reject(bool(request.logit_bias), "logit_bias", "it is not supported")
-    kind = (request.response_format or {}).get("type", "text")
-    reject(kind != "text", "response_format", f"{kind!r} would have to constrain sampling; 'text' is supported")
+def _tool_choice(request: ChatRequest) -> ToolChoice:
+    choice = request.tool_choice or "auto"
+    names = [tool.function.name for tool in request.tools or ()]
+    if isinstance(choice, NamedChoice):
+        name = choice.function.name
+        reject(name not in names, "tool_choice", f"there is no tool {name!r}; known: {', '.join(names) or 'none'}")
+        return NamedTool(name)
+    reject(choice == "required" and not names, "tool_choice", "'required' needs tools, and there are none")
+    return choice
 
 
-def encode(call: Call, request: ChatRequest, answering: Answering) -> bytes:
-    finish_reason: str = call.finish_reason
-    if finish_reason == "stop" and call.message.get("tool_calls"):
-        finish_reason = "tool_calls"
-    prompt, sampled = len(call.prompt_token_ids), len(call.token_ids)
-    answer = {
-        "id": call.call_id,
-        "object": "chat.completion",
-        "created": int(call.ended_at),
-        "model": answering.model_name,
-        "choices": [
-            {
-                "index": 0,
-                "message": {"refusal": None, **call.message},
-                "logprobs": _logprobs(call, answering) if request.logprobs else None,
-                "finish_reason": finish_reason,
-            }
-        ],
-        "usage": {"prompt_tokens": prompt, "completion_tokens": sampled, "total_tokens": prompt + sampled},
-    }
-    return orjson.dumps(answer)
+def _template_kwargs(request: ChatRequest) -> dict[str, Any]:
+    given = dict(request.chat_template_kwargs or {})
+    for name in ("messages", "tools", "add_generation_prompt", "chat_template", "tokenize"):
+        reject(name in given, f"chat_template_kwargs.{name}", "the gateway sets it")
+    if request.reasoning_effort is not None:
+        given["reasoning_effort"] = request.reasoning_effort
+    return given
 
 
-def _logprobs(call: Call, answering: Answering) -> dict[str, Any] | None:
-    """One entry per sampled token, the one that ended the turn included. Part of a character has bytes, no text."""
-    if call.logprobs is None:
-        return None
-    content = []
-    for token_id, logprob in zip(call.token_ids, call.logprobs, strict=True):
-        data = answering.token_bytes(token_id)
-        content.append({"token": _token_text(data), "logprob": logprob, "bytes": list(data), "top_logprobs": []})
-    return {"content": content, "refusal": None}
-
-
-def _token_text(data: bytes) -> str:
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
-
-
-CHAT: Dialect[ChatRequest] = Dialect(
+CHAT: Dialect[Wanted] = Dialect(
     name="chat",
-    path="/chat/completions",
+    path="/v1/chat/completions",
     call_prefix="chatcmpl-",
     decode=decode,
     encode=encode,
+    stream=ChatStream,
     error=openai_error,
+    request_type=ChatRequest,
 )

@@ -1,0 +1,69 @@
+"""Which requests of a session are the same request sent again. No I/O.
+
+An SDK that saw its connection break or a 5xx sends the request again and says so (a retry count, or an idempotency
+key). It is given the answer that it missed, so that no turn is sampled and recorded twice. Equal bodies alone say
+nothing: an agent may well ask the same thing twice and mean it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from agentrl.gateway.deltas import Answer
+from agentrl.gateway.refusal import Refusal
+
+KEPT = 64
+"""Requests of a session that are remembered; a retry comes within seconds of what it repeats."""
+
+
+class Attempt:
+    """One request. `answers` is done when it has ended, with None when it got no answer."""
+
+    def __init__(self, body: bytes, count: int, key: str | None) -> None:
+        self.body = body  # digest of path and body
+        self.count = count  # how often it had been sent before
+        self.key = key  # idempotency key
+        self.answers: asyncio.Future[list[Answer] | None] = asyncio.get_running_loop().create_future()
+        self.response_id = ""
+        self.created = 0
+        self.delivered = False
+        self.repeated = False  # somebody sent it again
+
+    def end(self, answers: list[Answer] | None) -> None:
+        if not self.answers.done():
+            self.answers.set_result(answers)
+
+
+class Attempts:
+    """The latest requests of one session."""
+
+    def __init__(self) -> None:
+        self._known: deque[Attempt] = deque(maxlen=KEPT)
+
+    def begin(self, body: bytes, *, count: int = 0, key: str | None = None) -> tuple[Attempt, Attempt | None]:
+        """A new attempt, and the earlier one that it repeats, if any.
+
+        Raises Refusal (409) when an idempotency key comes back with another body.
+        """
+        earlier = self._by_key(body, key) if key is not None else self._by_count(body, count)
+        if earlier is not None:
+            earlier.repeated = True
+        attempt = Attempt(body, count, key)
+        self._known.append(attempt)
+        return attempt, earlier
+
+    def _by_key(self, body: bytes, key: str) -> Attempt | None:
+        found = next((attempt for attempt in reversed(self._known) if attempt.key == key), None)
+        if found is not None and found.body != body:
+            message = "this Idempotency-Key came with another body before; use a new key for a new request"
+            raise Refusal(409, "idempotency_key_reused", message, param="Idempotency-Key")
+        return found
+
+    def _by_count(self, body: bytes, count: int) -> Attempt | None:
+        """Of equal bodies that were sent once less: one whose answer was surely missed, else the latest."""
+        if count == 0:
+            return None
+        found = [a for a in self._known if a.body == body and a.count == count - 1 and not a.repeated and a.key is None]
+        missed = [a for a in found if not a.delivered]
+        return (missed or found or [None])[-1]

@@ -1,0 +1,248 @@
+"""OpenAI completions (`POST /v1/completions`): prompts that the client wrote itself, as text or as token ids.
+
+A prompt that begins with what an earlier call of the session was given and answered continues its recorded ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import msgspec
+import orjson
+from msgspec import Meta, Struct
+
+from agentrl.gateway.deltas import Answer, Content, Piece
+from agentrl.gateway.dialects.base import Dialect, Responding, event
+from agentrl.gateway.dialects.chat import ResponseFormat, StreamOptions
+from agentrl.gateway.dialects.chat_answers import DONE, token_text, usage
+from agentrl.gateway.dialects.constraints import json_constraint
+from agentrl.gateway.dialects.decode import MAX_CHOICES, choices_wanted, decode_body, reject, stops
+from agentrl.gateway.dialects.errors import openai_error
+from agentrl.gateway.refusal import Refusal
+from agentrl.gateway.request import Prompt, RawText, RawTokens, TurnRequest
+
+TokenId = Annotated[int, Meta(ge=0, lt=2**31)]
+
+
+class CompletionRequest(Struct, forbid_unknown_fields=True, kw_only=True):
+    prompt: str | list[str | int | list[TokenId]]
+    model: str | None = None
+    add_special_tokens: bool = True
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    seed: int | None = None
+    n: int | None = None
+    best_of: int | None = None
+    logprobs: int | None = None
+    echo: bool | None = None
+    suffix: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    response_format: ResponseFormat | None = None
+    return_token_ids: bool | None = None
+    logit_bias: dict[str, float] | None = None
+    # no effect on an answer
+    user: str | None = None
+
+
+class Wanted(Struct, frozen=True, kw_only=True):
+    """What of an answer a request asked for."""
+
+    logprobs: bool = False
+    token_ids: bool = False
+    usage: bool = False
+    echo: bool = False
+
+
+_decoder = msgspec.json.Decoder(CompletionRequest)
+
+
+def decode(body: bytes) -> tuple[TurnRequest, Wanted]:
+    request = decode_body(_decoder, body)
+    reject(bool(request.logit_bias), "logit_bias", "it is not supported")
+    reject(bool(request.suffix), "suffix", "infilling is not supported")
+    reject(request.best_of not in (None, request.n or 1), "best_of", "it is not supported; ask for n and choose")
+    reject(
+        request.logprobs is not None and not 0 <= request.logprobs <= 20,
+        "logprobs",
+        f"{request.logprobs} is not between 0 and 20",
+    )
+    reject(bool(request.echo and request.logprobs is not None), "echo", "prompts have no logprobs; leave one of both")
+    reject(bool(request.echo and request.stream), "echo", "it is not supported in a stream")
+    n, prompts = choices_wanted(request.n), _prompts(request)
+    reject(n * len(prompts) > MAX_CHOICES, "prompt", f"{len(prompts)} prompts × {n} are more than {MAX_CHOICES}")
+    turn = TurnRequest(
+        prompts=prompts, n=n, stream=bool(request.stream), sampling=_sampling(request), num_bytes=len(body)
+    )
+    wanted = Wanted(
+        logprobs=request.logprobs is not None,
+        token_ids=bool(request.return_token_ids),
+        usage=bool(request.stream_options and request.stream_options.include_usage),
+        echo=bool(request.echo),
+    )
+    return turn, wanted
+
+
+def _prompts(request: CompletionRequest) -> list[Prompt]:
+    given = request.prompt
+    reject(not given, "prompt", "it is empty")
+    if isinstance(given, str):
+        return [RawText(given, request.add_special_tokens)]
+    if all(isinstance(item, int) for item in given):
+        return [RawTokens([_token_id(item) for item in given])]
+    prompts: list[Prompt] = []
+    for index, item in enumerate(given):
+        reject(isinstance(item, int), f"prompt[{index}]", "token ids beside other prompts; put them into a list")
+        reject(not item, f"prompt[{index}]", "it is empty")
+        prompts.append(RawText(item, request.add_special_tokens) if isinstance(item, str) else RawTokens(item))  # type: ignore[arg-type]
+    return prompts
+
+
+def _token_id(item: object) -> int:
+    assert isinstance(item, int)
+    reject(not 0 <= item < 2**31, "prompt", f"{item} is no token id")
+    return item
+
+
+def _sampling(request: CompletionRequest) -> dict[str, Any]:
+    format_ = request.response_format
+    schema = format_.json_schema.schema if format_ and format_.json_schema else None
+    return {
+        "temperature": request.temperature,
+        "top_p": request.top_p,
+        "top_k": request.top_k,
+        "min_p": request.min_p,
+        "repetition_penalty": request.repetition_penalty,
+        "presence_penalty": request.presence_penalty,
+        "frequency_penalty": request.frequency_penalty,
+        "max_tokens": request.max_tokens,
+        "stop": stops(request.stop),
+        "stop_token_ids": request.stop_token_ids or None,
+        "seed": request.seed,
+        "top_logprobs": request.logprobs or None,
+        "constraint": json_constraint(format_.type, schema, field="response_format") if format_ else None,
+    }
+
+
+def encode(answers: Sequence[Answer], wanted: Wanted, responding: Responding) -> bytes:
+    choices = []
+    for index, answer in enumerate(answers):
+        call, text = answer.call, answer.call.message.get("content") or ""
+        if wanted.echo:
+            text = responding.text(call.prompt_token_ids) + text
+        choice: dict[str, Any] = {
+            "index": index,
+            "text": text,
+            "logprobs": None,
+            "finish_reason": call.finish_reason,
+            "stop_reason": answer.stop,
+        }
+        if wanted.logprobs:
+            choice["logprobs"] = _logprobs(call.token_ids, call.logprobs, answer.top_logprobs, 0, responding)
+        if wanted.token_ids:
+            choice |= {"token_ids": call.token_ids, "prompt_token_ids": call.prompt_token_ids}
+        choices.append(choice)
+    return orjson.dumps(_head(responding) | {"choices": choices, "usage": usage(answers)})
+
+
+class CompletionStream:
+    def __init__(self, wanted: Wanted, responding: Responding) -> None:
+        self._wanted = wanted
+        self._responding = responding
+        self._head = _head(responding)
+        self._offsets: dict[int, int] = {}
+
+    def begin(self, prompt_ids: Sequence[int]) -> bytes:
+        return b""
+
+    def piece(self, choice: int, piece: Piece) -> bytes:
+        text = "".join(delta.text for delta in piece.deltas if isinstance(delta, Content))
+        wanted = self._wanted
+        if not text and not (piece.token_ids and (wanted.logprobs or wanted.token_ids)):
+            return b""
+        chunk = _chunk(choice, text)
+        if wanted.logprobs and piece.token_ids:
+            offset = self._offsets.get(choice, 0)
+            found = _logprobs(piece.token_ids, piece.logprobs, piece.top_logprobs, offset, self._responding)
+            chunk["logprobs"] = found
+            written = sum(len(token) for token in found["tokens"]) if found else 0
+            self._offsets[choice] = offset + written
+        if wanted.token_ids:
+            chunk["token_ids"] = piece.token_ids
+        return self._event(chunk)
+
+    def end(self, answers: Sequence[Answer]) -> bytes:
+        sent = []
+        for index, answer in enumerate(answers):
+            chunk = _chunk(index, "") | {"finish_reason": answer.call.finish_reason, "stop_reason": answer.stop}
+            if self._wanted.token_ids:
+                chunk |= {"token_ids": [], "prompt_token_ids": answer.call.prompt_token_ids}
+            sent.append(self._event(chunk))
+        if self._wanted.usage:
+            sent.append(event(orjson.dumps(self._head | {"choices": [], "usage": usage(answers)})))
+        return b"".join([*sent, DONE])
+
+    def fail(self, refusal: Refusal) -> bytes:
+        return event(openai_error(refusal))
+
+    def keep_alive(self) -> bytes:
+        return b": keep-alive\n\n"
+
+    def _event(self, choice: dict[str, Any]) -> bytes:
+        chunk = self._head | {"choices": [choice]}
+        return event(orjson.dumps(chunk | {"usage": None} if self._wanted.usage else chunk))
+
+
+def _head(responding: Responding) -> dict[str, Any]:
+    return {
+        "id": responding.response_id,
+        "object": "text_completion",
+        "created": responding.created,
+        "model": responding.model,
+    }
+
+
+def _chunk(index: int, text: str) -> dict[str, Any]:
+    return {"index": index, "text": text, "logprobs": None, "finish_reason": None, "stop_reason": None}
+
+
+def _logprobs(
+    token_ids: Sequence[int],
+    values: Sequence[float] | None,
+    top_logprobs: Sequence[Sequence[tuple[int, float]]] | None,
+    offset: int,
+    responding: Responding,
+) -> dict[str, Any] | None:
+    """One entry per sampled token; offsets count the characters of the tokens before it, from `offset` on."""
+    if values is None:
+        return None
+    tokens = [token_text(responding.token_bytes(token_id)) for token_id in token_ids]
+    offsets = []
+    for token in tokens:
+        offsets.append(offset)
+        offset += len(token)
+    top = None
+    if top_logprobs is not None:
+        top = [{token_text(responding.token_bytes(i)): value for i, value in pairs} for pairs in top_logprobs]
+    return {"tokens": tokens, "token_logprobs": list(values), "top_logprobs": top, "text_offset": offsets}
+
+
+COMPLETIONS: Dialect[Wanted] = Dialect(
+    name="completions",
+    path="/v1/completions",
+    call_prefix="cmpl-",
+    decode=decode,
+    encode=encode,
+    stream=CompletionStream,
+    error=openai_error,
+    request_type=CompletionRequest,
+)

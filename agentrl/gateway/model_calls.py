@@ -1,0 +1,237 @@
+"""Model calls over HTTP: a dialect's request in, its answer out, whole or streamed; a repeated request answered once."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Generic, TypeVar
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import ASGIApp
+
+from agentrl.gateway.deltas import Answer, Piece, deltas_of
+from agentrl.gateway.dialects.base import Dialect, Responding, StreamEncoder
+from agentrl.gateway.dialects.errors import retry_headers
+from agentrl.gateway.gateway import Gateway
+from agentrl.gateway.generation import Plan
+from agentrl.gateway.refusal import Refusal
+from agentrl.gateway.render import Renderer
+from agentrl.gateway.session import Session
+from agentrl.gateway.streaming import EventStream, Mailbox
+
+logger = logging.getLogger(__name__)
+
+R = TypeVar("R")
+
+Endpoint = Callable[[Request], Awaitable[ASGIApp]]
+
+FIRST_EVENT_S = 10.0
+"""A streamed response begins with its first token, so that a refusal still has its status; at the latest after this."""
+
+KEEP_ALIVE_S = 15.0
+"""Silence after which a stream says something without meaning, for proxies and clients that give up on silence."""
+
+
+def model_call(gateway: Gateway, dialect: Dialect[R], renderer: Renderer) -> Endpoint:
+    async def endpoint(request: Request) -> ASGIApp:
+        started = time.perf_counter()
+        gone: asyncio.Future[None] | None = None
+        status = 200
+        try:
+            session = await gateway.auth.session_of(request.headers, request.path_params.get("session_id"))
+            body = await request.body()
+            gone = asyncio.ensure_future(_disconnected(request))
+            exchange = Exchange(gateway, dialect, renderer, session, body, request.headers, gone)
+            response: ASGIApp = await exchange.respond()
+            if isinstance(response, EventStream):
+                gone = None  # the stream ends it
+        except Refusal as refusal:
+            status, response = refusal.status, refused(refusal, dialect.error(refusal))
+        except ClientDisconnect:
+            status, response = 499, Response(status_code=499)
+        except Exception:
+            logger.exception("a %s request failed inside the gateway", dialect.name)
+            failure = Refusal(500, "internal_error", "the gateway failed on this request; its log says why")
+            status, response = 500, refused(failure, dialect.error(failure))
+        finally:
+            if gone is not None:
+                gone.cancel()
+        gateway.metrics.requests.labels(dialect.name, str(status)).inc()
+        gateway.metrics.latency.labels(dialect.name).observe(time.perf_counter() - started)
+        return response
+
+    return endpoint
+
+
+def refused(refusal: Refusal, body: bytes) -> Response:
+    return Response(body, refusal.status, retry_headers(refusal), media_type="application/json")
+
+
+class Exchange(Generic[R]):
+    """One request and its response."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        dialect: Dialect[R],
+        renderer: Renderer,
+        session: Session,
+        body: bytes,
+        headers: Mapping[str, str],
+        gone: asyncio.Future[None],
+    ) -> None:
+        self._gateway = gateway
+        self._dialect = dialect
+        self._renderer = renderer
+        self._session = session
+        self._gone = gone
+        self._turn, self._decoded = dialect.decode(body)
+        digest = hashlib.blake2b(body, digest_size=16, person=dialect.name.encode()[:16]).digest()
+        count = headers.get("x-stainless-retry-count", "0")
+        self._attempt, self._earlier = session.attempts.begin(
+            digest, count=int(count) if count.isdecimal() else 0, key=headers.get("idempotency-key")
+        )
+
+    async def respond(self) -> ASGIApp:
+        """Raises Refusal."""
+        attempt, session = self._attempt, self._session
+        try:
+            if (answers := await self._missed()) is not None:
+                return self._again(answers)
+            session.check_open()
+            attempt.response_id = self._dialect.call_prefix + uuid.uuid4().hex
+            attempt.created = int(time.time())
+            plans = await self._gateway.turns.plan(session, self._turn, attempt.response_id)
+            if self._turn.stream:
+                return await self._streamed(plans)
+            pool = self._gateway.pool_of(session)
+            answers = await self._gateway.turns.run(session, pool, plans, self._gone)
+        except BaseException:
+            attempt.end(None)
+            raise
+        await self._ended(answers)
+        return self._whole(answers)
+
+    async def _missed(self) -> list[Answer] | None:
+        """The answers of the request that this one repeats, once it has ended; None when there are none."""
+        if self._earlier is None:
+            return None
+        waiting = asyncio.shield(self._earlier.answers)
+        await asyncio.wait({waiting, self._gone}, timeout=self._gateway.config.request_timeout_s)
+        answers = waiting.result() if waiting.done() else None
+        self._gateway.metrics.repeats.labels("sampled" if answers is None else "answered").inc()
+        return answers
+
+    def _again(self, answers: list[Answer]) -> ASGIApp:
+        assert self._earlier is not None
+        attempt = self._attempt
+        attempt.response_id, attempt.created = self._earlier.response_id, self._earlier.created
+        attempt.end(answers)
+        attempt.delivered = True
+        self._gateway.delivered(self._session, answers, True)
+        if not self._turn.stream:
+            return self._whole(answers)
+        encoder = self._encoder()
+        return EventStream(_recorded(encoder, answers))
+
+    async def _ended(self, answers: list[Answer]) -> None:
+        """The answers are on their way; to nobody, when the client has left meanwhile."""
+        self._attempt.end(answers)
+        self._attempt.delivered = not self._gone.done()
+        if not self._attempt.delivered and not self._attempt.repeated:
+            self._gateway.delivered(self._session, answers, False)
+
+    def _whole(self, answers: Sequence[Answer]) -> Response:
+        body = self._dialect.encode(answers, self._decoded, self._responding())
+        return Response(body, media_type="application/json")
+
+    async def _streamed(self, plans: list[Plan]) -> ASGIApp:
+        """Begins when the first token is there. Raises Refusal until then."""
+        mailbox = Mailbox()
+        task = asyncio.create_task(
+            self._gateway.turns.run(
+                self._session,
+                self._gateway.pool_of(self._session),
+                plans,
+                self._gone,
+                listener=lambda choice, piece: mailbox.put((choice, piece)),
+            ),
+            name=f"stream {self._attempt.response_id}",
+        )
+        task.add_done_callback(mailbox.put)
+        try:
+            first = await mailbox.take(FIRST_EVENT_S)
+            if task in first and (task.cancelled() or task.exception() is not None):
+                task.result()
+        except BaseException:
+            task.cancel()
+            raise
+        return EventStream(self._events(plans, task, mailbox, first))
+
+    async def _events(
+        self, plans: list[Plan], task: asyncio.Task[list[Answer]], mailbox: Mailbox, first: list[object]
+    ) -> AsyncIterator[bytes]:
+        encoder = self._encoder()
+        try:
+            yield encoder.begin(plans[0].prompt_ids)
+            items = first
+            while True:
+                pieces = [encoder.piece(*item) for item in items if isinstance(item, tuple)]
+                if data := b"".join(pieces):
+                    yield data
+                elif not items:
+                    yield encoder.keep_alive()
+                if task in items:
+                    break
+                items = await mailbox.take(KEEP_ALIVE_S)
+            answers = task.result()
+            await self._ended(answers)
+            yield encoder.end(answers)
+        except Refusal as refusal:
+            yield encoder.fail(refusal)
+        except Exception:
+            logger.exception("a streamed %s request failed inside the gateway", self._dialect.name)
+            failure = Refusal(500, "internal_error", "the gateway failed on this request; its log says why")
+            yield encoder.fail(failure)
+        finally:
+            self._attempt.end(None)
+            task.cancel()
+            self._gone.cancel()
+
+    def _encoder(self) -> StreamEncoder:
+        return self._dialect.stream(self._decoded, self._responding())
+
+    def _responding(self) -> Responding:
+        return Responding(
+            response_id=self._attempt.response_id,
+            created=self._attempt.created,
+            model=self._gateway.config.model_name,
+            token_bytes=self._renderer.token_bytes,
+            text=self._renderer.spelled,
+        )
+
+
+async def _recorded(encoder: StreamEncoder, answers: Sequence[Answer]) -> AsyncIterator[bytes]:
+    """A recorded answer, streamed again."""
+    yield encoder.begin(answers[0].call.prompt_token_ids)
+    for choice, answer in enumerate(answers):
+        call = answer.call
+        piece = Piece(
+            token_ids=call.token_ids,
+            logprobs=call.logprobs,
+            top_logprobs=answer.top_logprobs,
+            deltas=deltas_of(call.message),
+        )
+        yield encoder.piece(choice, piece)
+    yield encoder.end(answers)
+
+
+async def _disconnected(request: Request) -> None:
+    """Returns when the client has closed its connection."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
