@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any
 
+import orjson
 from tokenizers import Encoding, Tokenizer
 
 from agentrl.errors import ConfigError
@@ -19,44 +20,90 @@ from agentrl.errors import ConfigError
 DISGUISE = re.compile(r"(zq[0-9a-f]{16}x)(\d+)e")
 
 
+class Spellings:
+    """Finds the spellings of some tokens in text. Fast for text in which there is none."""
+
+    def __init__(self, contents: Mapping[int, str], special: Set[int] = frozenset()) -> None:
+        self.special = special
+        self._ids = {content: number for number, content in contents.items()}
+        self._firsts = tuple(sorted({content[0] for content in self._ids}))
+        # A character that JSON escapes looks like its escape.
+        self._first_bytes = [first.encode() if first >= " " and first not in '"\\' else b"\\" for first in self._firsts]
+        self._pattern = re.compile(_trie(set(self._ids)) if self._ids else r"(?!)")
+
+    def find(self, text: str) -> list[tuple[int, int, int]]:
+        """(token id, start, end) in characters, in order, without overlaps; the longest where several begin."""
+        for first in self._firsts:
+            if first in text:
+                break
+        else:
+            return []
+        return [(self._ids[match[0]], *match.span()) for match in self._pattern.finditer(text)]
+
+    def may_be_in(self, data: bytes) -> bool:
+        """False only if no string of this JSON spells one of the tokens."""
+        return any(first in data for first in self._first_bytes)
+
+    def __bool__(self) -> bool:
+        return bool(self._ids)
+
+
+def control_contents(backend: Tokenizer) -> dict[int, str]:
+    """The added tokens but runs of white space, which some tokenizers add as tokens and which carry no control."""
+    return {n: token.content for n, token in backend.get_added_tokens_decoder().items() if token.content.strip()}
+
+
 class ControlTokens:
     """The added tokens of one tokenizer, and how to encode text in which none of them may be matched.
 
-    Runs of white space that some tokenizers add as tokens carry no control and are left alone.
+    `structural` are those that an assistant's text may not spell either: they end turns or begin them.
     """
 
-    def __init__(self, backend: Tokenizer, special: set[int]) -> None:
+    def __init__(self, backend: Tokenizer, structural: Set[int]) -> None:
         added = backend.get_added_tokens_decoder()
-        self.contents = {number: token.content for number, token in added.items() if token.content.strip()}
-        self.special = special | {number for number in self.contents if added[number].special}
-        self._any = _pattern(list(self.contents.values()))
-        self._special = _pattern([text for number, text in self.contents.items() if number in self.special])
-        normalizer = backend.normalizer  # matches a "normalized" token in its own normalized spelling
-        spellings = {
-            number: [text, normalizer.normalize_str(text)]
-            for number, text in self.contents.items()
-            if normalizer is not None and added[number].normalized
-        }
-        self._any_normalized = _pattern([text for both in spellings.values() for text in both])
-        self._special_normalized = _pattern([t for n, both in spellings.items() if n in self.special for t in both])
-        self._backend = backend
+        self.contents = control_contents(backend)
+        self.structural = structural
+        self.spellings = Spellings(self.contents)
+        self._structural = Spellings(self._only_structural(self.contents))
+        self._normalizer = normalizer = backend.normalizer
+        # A normalizer matches a "normalized" token in its own normalized spelling.
+        raw = {n: text for n, text in self.contents.items() if normalizer is not None and added[n].normalized}
+        written = {n: normalizer.normalize_str(text) for n, text in raw.items()}
+        self._normalized = [Spellings(raw), Spellings({n: text for n, text in written.items() if text})]
+        self._structural_normalized = [
+            Spellings(self._only_structural(raw)),
+            Spellings(self._only_structural({n: text for n, text in written.items() if text})),
+        ]
+        self._has_normalized = any(self._normalized)
         self._plain = _without_added_tokens(backend, set(self.contents))
+
+    def _only_structural(self, contents: Mapping[int, str]) -> dict[int, str]:
+        return {number: text for number, text in contents.items() if number in self.structural}
 
     def __contains__(self, token_id: int) -> bool:
         return token_id in self.contents
 
-    def spelled_in(self, text: str, *, special_only: bool) -> list[tuple[int, int]]:
+    def spelled_in(self, text: str, *, is_answer: bool) -> list[tuple[int, int]]:
         """Where `text` spells a control token: [start, end) in characters, without overlaps, in order."""
-        pattern, normalized = (
-            (self._special, self._special_normalized) if special_only else (self._any, self._any_normalized)
-        )
-        if (normalizer := self._backend.normalizer) is not None and normalized.search(normalizer.normalize_str(text)):
-            return [(0, len(text))]  # "＜think＞" may become "<think>" inside the tokenizer
-        return [match.span() for match in pattern.finditer(text)]
+        normalized = self._structural_normalized if is_answer else self._normalized
+        if self._has_normalized:
+            written = self._normalizer.normalize_str(text)  # "＜think＞" may become "<think>" inside the tokenizer
+            if any(spellings.find(written) for spellings in normalized):
+                return [(0, len(text))]
+        return [(start, end) for _, start, end in (self._structural if is_answer else self.spellings).find(text)]
+
+    def surely_not_in(self, value: Any) -> bool:
+        """Whether no string inside JSON-like data spells a control token: a quick look, which may miss that."""
+        if self._has_normalized:
+            return False
+        try:
+            return not self.spellings.may_be_in(orjson.dumps(value))
+        except TypeError:  # half a character, a number of 20 digits
+            return False
 
     def plain_ids(self, text: str) -> list[int]:
         """The ids of `text` as text, none of them a control token."""
-        ids = encoded(self._plain, text).ids
+        ids = ids_of(self._plain, text)
         if not any(token_id in self.contents for token_id in ids):
             return ids
         if len(text) < 2:
@@ -75,13 +122,13 @@ class Disguise:
         self._nonce = f"zq{secrets.token_hex(8)}x"  # of letters and digits, which templates and JSON leave as they are
         self._hidden: list[str] = []
 
-    def mark(self) -> str:
+    def mark(self, name: str = "mark") -> str:
         """A word that occurs nowhere else, to find a place in the rendered text again."""
-        return f"{self._nonce}mark"
+        return f"{self._nonce}{name}"
 
-    def hide(self, text: str, *, special_only: bool = False) -> str:
+    def hide(self, text: str, *, is_answer: bool = False) -> str:
         pieces, at = [], 0
-        for start, end in self._controls.spelled_in(text, special_only=special_only):
+        for start, end in self._controls.spelled_in(text, is_answer=is_answer):
             pieces += [text[at:start], f"{self._nonce}{len(self._hidden)}e"]
             self._hidden.append(text[start:end])
             at = end
@@ -89,12 +136,15 @@ class Disguise:
 
     def hide_all(self, value: Any) -> Any:
         """The same for every string inside JSON-like data, keys included."""
+        return value if self._controls.surely_not_in(value) else self._hide_all(value)
+
+    def _hide_all(self, value: Any) -> Any:
         if isinstance(value, str):
             return self.hide(value)
         if isinstance(value, Mapping):
-            return {self.hide(key): self.hide_all(item) for key, item in value.items()}
+            return {self.hide(key): self._hide_all(item) for key, item in value.items()}
         if isinstance(value, list | tuple):
-            return [self.hide_all(item) for item in value]
+            return [self._hide_all(item) for item in value]
         return value
 
     def used_in(self, text: str) -> bool:
@@ -109,9 +159,20 @@ def encoded(tokenizer: Tokenizer, text: str) -> Encoding:
     return tokenizer.encode_batch([text], add_special_tokens=False)[0]
 
 
-def _pattern(contents: list[str]) -> re.Pattern[str]:
-    longest_first = sorted(contents, key=len, reverse=True)
-    return re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
+def ids_of(tokenizer: Tokenizer, text: str) -> list[int]:
+    """The ids of `encoded` alone, which come faster without the offsets."""
+    return list(tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids)
+
+
+def _trie(words: set[str]) -> str:
+    """A pattern for any of these words, the longest first: common beginnings are tried once, however many there are."""
+    branches = [
+        re.escape(first) + _trie({word[1:] for word in words if word[:1] == first})
+        for first in sorted({word[0] for word in words if word})
+    ]
+    if not branches:
+        return ""
+    return f"(?:{'|'.join(branches)})" + ("?" if "" in words else "")
 
 
 def _without_added_tokens(backend: Tokenizer, token_ids: set[int]) -> Tokenizer:

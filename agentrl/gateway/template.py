@@ -1,0 +1,132 @@
+"""A chat template, compiled once, in the language that transformers gives them.
+
+Chat templates are programs of strangers: they run in jinja's sandbox and may fail in any way.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from functools import lru_cache
+from typing import Any, NoReturn
+
+import jinja2
+from jinja2 import nodes
+from jinja2.ext import Extension, LoopControlExtension
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from agentrl.errors import AgentRLError, ConfigError
+
+RESERVED = frozenset({"messages", "tools", "documents", "add_generation_prompt", "chat_template", "tokenize"})
+CACHED_SCHEMAS = 256
+
+
+class RenderError(AgentRLError):
+    """The chat template refused these messages, in its own words."""
+
+
+class Template:
+    """`source` is one template or several by name, as tokenizers hold it; `special_tokens` are its variables.
+
+    Raises ConfigError: the template is not in the language.
+    """
+
+    def __init__(self, source: str | Mapping[str, str], special_tokens: Mapping[str, Any]) -> None:
+        named = {"default": source} if isinstance(source, str) else dict(source)
+        self._special_tokens = dict(special_tokens)
+        environment = _environment()
+        try:
+            self._named = {name: environment.from_string(text) for name, text in named.items()}
+        except jinja2.TemplateError as error:
+            raise ConfigError(f"the chat template cannot be compiled: {error}") from error
+        self.source = "\n".join(named.values())
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Any = None,
+        variables: Mapping[str, Any] | None = None,
+        *,
+        generation_prompt: bool,
+    ) -> str:
+        """The conversation as text. Raises RenderError in the template's own words."""
+        taken = (RESERVED | self._special_tokens.keys()) & (variables or {}).keys()
+        if taken:
+            raise RenderError(f"template variables {sorted(taken)} are set by the gateway; leave them out")
+        if not messages:
+            raise RenderError("there are no messages to render; give at least one")
+        context = {**self._special_tokens, **(variables or {}), "messages": messages, "tools": tools or None}
+        try:
+            return self._for(tools).render(context, documents=None, add_generation_prompt=generation_prompt)
+        except Exception as error:
+            raise RenderError(f"the chat template refused the messages: {error}") from error
+
+    def _for(self, tools: Any) -> jinja2.Template:
+        if tools and "tool_use" in self._named:
+            return self._named["tool_use"]
+        if "default" not in self._named:
+            raise jinja2.TemplateError(f"there is none named default among {sorted(self._named)}")
+        return self._named["default"]
+
+
+class _Generation(Extension):
+    """`{% generation %}`, which marks the assistant's text for trainers that re-tokenise it; here it changes nothing."""
+
+    tags = {"generation"}  # noqa: RUF012
+
+    def parse(self, parser: Parser) -> nodes.Node | list[nodes.Node]:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.Scope(body, lineno=line)
+
+
+class _Environment(ImmutableSandboxedEnvironment):
+    """The sandbox, with a short way for what templates do most: `message.role` of a plain dict."""
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        if type(obj) is dict and attribute not in _DICT_NAMES and not attribute.startswith("_"):
+            try:
+                return obj[attribute]
+            except KeyError:
+                return self.undefined(obj=obj, name=attribute)
+        return super().getattr(obj, attribute)
+
+
+_DICT_NAMES = frozenset(dir(dict))
+
+
+def _environment() -> jinja2.Environment:
+    """The filters, globals and settings that transformers promises to templates."""
+    environment = _Environment(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, LoopControlExtension])
+    environment.filters["tojson"] = _tojson
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = _strftime_now
+    return environment
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise jinja2.TemplateError(message)
+
+
+def _strftime_now(spec: str) -> str:
+    return datetime.now().strftime(spec)
+
+
+def _tojson(
+    value: Any, ensure_ascii: bool = False, indent: int | None = None, separators: Any = None, sort_keys: bool = False
+) -> str:
+    """Without HTML's escapes. Indented tool schemas are kept: the indenting encoder is slow and they come every turn."""
+    dumps: Callable[..., str] = json.dumps
+    if indent is None:
+        return dumps(value, ensure_ascii=ensure_ascii, separators=separators, sort_keys=sort_keys)
+    key = dumps(value, ensure_ascii=ensure_ascii)
+    return _indented(key, ensure_ascii, indent, tuple(separators) if separators else None, sort_keys)
+
+
+@lru_cache(CACHED_SCHEMAS)
+def _indented(key: str, ensure_ascii: bool, indent: int, separators: Any, sort_keys: bool) -> str:
+    return json.dumps(
+        json.loads(key), ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
