@@ -29,11 +29,15 @@ def body(**fields: Any) -> bytes:
     )
 
 
-def prompt(*messages: dict[str, Any], **fields: Any) -> Conversation:
-    """The conversation that these messages are decoded to."""
-    [found] = decode(body(messages=messages, **fields))[0].prompts
+def conversation_of(sent: bytes) -> Conversation:
+    """The conversation that a request's body is decoded to."""
+    [found] = decode(sent)[0].prompts
     assert isinstance(found, Conversation)
     return found
+
+
+def prompt(*messages: dict[str, Any], **fields: Any) -> Conversation:
+    return conversation_of(body(messages=messages, **fields))
 
 
 def request(**fields: Any) -> MessagesRequest:

@@ -12,7 +12,7 @@ from anthropic.types import ErrorResponse, Message, MessageTokensCount
 from anthropic.types.beta import BetaMessage
 from hypothesis import given
 from hypothesis import strategies as st
-from messages_builders import answer, encoded, prompt, sdk
+from messages_builders import answer, conversation_of, encoded, prompt, sdk
 
 from agentrl.gateway.canonical import canonical, canonical_arguments
 from agentrl.gateway.deltas import Content, Delta, Reasoning, ToolCall, message_of
@@ -155,7 +155,7 @@ def test_an_answer_that_the_sdk_sends_back_is_canonically_the_message_that_was_g
     first = client.messages.create(model="policy", max_tokens=9, messages=[HELLO])  # type: ignore[list-item]
     echo: Any = [HELLO, {"role": "assistant", "content": first.content}, HELLO]
     client.messages.create(model="policy", max_tokens=9, messages=echo)
-    found = prompt(*orjson.loads(sent[1])["messages"])
+    found = conversation_of(sent[1])
     assert canonical(found.messages[1]) == canonical(given_out)
 
 

@@ -32,7 +32,7 @@ def decode(body: bytes) -> tuple[TurnRequest, MessagesRequest]:
 
 MESSAGES: Dialect[MessagesRequest] = Dialect(
     name="messages",
-    path="/messages",
+    path="/v1/messages",
     call_prefix="msg_",
     decode=decode,
     encode=encode,
