@@ -19,7 +19,7 @@ from agentrl.store.arrays import pack_floats, pack_ints, unpack
 from agentrl.store.base import TRAINED, Settlement
 from agentrl.store.codec import decode, encode
 from agentrl.store.sql import SqlStore
-from agentrl.types import Call, Row, Sampling, Task, Trajectory, VersionSpan
+from agentrl.types import Call, Constraint, Row, Sampling, Segment, Task, Trajectory, VersionSpan
 
 int32 = st.integers(-(2**31), 2**31 - 1)
 json_values = st.recursive(
@@ -50,8 +50,14 @@ calls = st.builds(
         top_k=int32,
         max_tokens=st.none() | st.integers(1, 9),
         stop=st.lists(st.text(), max_size=2).map(tuple),
+        stop_token_ids=st.lists(int32, max_size=2).map(tuple),
         seed=st.none() | st.integers(0, 2**62),
+        top_logprobs=st.integers(0, 20),
+        constraint=st.none() | st.builds(Constraint, kind=st.sampled_from(["json", "regex"]), value=json_values),
     ),
+    segments=st.lists(st.builds(Segment, st.text(), int32, int32), max_size=2),
+    messages=st.lists(json_objects, max_size=2),
+    conversation=st.text(),
     message=json_objects,
     parent=st.none() | st.integers(-2, 6),
     reward=scores,

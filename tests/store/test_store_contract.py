@@ -1,13 +1,12 @@
-"""What every trajectory store promises, held against SQLite and the in-memory twin."""
+"""What every trajectory store promises, held against SQLite, PostgreSQL and the in-memory twin."""
 
 from __future__ import annotations
 
 import copy
 import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -16,16 +15,7 @@ from trajectories import TrajectoryBuilder, boot, branching, task, two_turns
 from agentrl.errors import StoreError, StoreUnavailable, TrajectoryNotFound
 from agentrl.store import sql
 from agentrl.store.base import TRAINED, GroupRecord, Settlement, TrajectoryStore
-from agentrl.store.memory import MemoryStore
-from agentrl.store.sql import SqlStore
-from agentrl.types import SwapRecord
-
-
-@pytest.fixture(params=["sqlite", "memory"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[TrajectoryStore]:
-    opened: TrajectoryStore = MemoryStore() if request.param == "memory" else SqlStore.at(tmp_path / "trajectories.db")
-    yield opened
-    opened.close()
+from agentrl.types import Constraint, Sampling, Segment, SwapRecord
 
 
 def trained(session_id: str = "s0", *, step: int = 1) -> Settlement:
@@ -38,6 +28,13 @@ def test_a_trajectory_comes_back_as_it_was_saved(store: TrajectoryStore) -> None
     trajectory.calls[0].logprobs = None
     trajectory.calls[1].reward = 0.25
     trajectory.calls[1].message = {"role": "assistant", "content": "x \ud800 \x00 é", "tool_calls": [{"id": "1"}]}
+    trajectory.calls[1].segments = [Segment("engine-0", 0, 1), Segment("engine-1", 1, 4)]
+    trajectory.calls[1].messages = [{"role": "user", "content": "\ud800 \x00 é"}]
+    trajectory.calls[1].conversation = "ab cd"
+    constraint = Constraint(kind="json", value={"type": "object"})
+    trajectory.calls[1].sampling = Sampling(
+        stop=("\ud800",), stop_token_ids=(7,), top_logprobs=3, constraint=constraint
+    )
     trajectory.components = {"right": None, "short": 0.5}
     store.save(trajectory)
     assert store.get("s0") == trajectory
@@ -113,10 +110,11 @@ def test_iterate_goes_by_finish_time_over_page_boundaries(
     store: TrajectoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sql, "_PAGE", 2)
-    finished = {"a": 3.0, "b": 1.0, "c": 2.0, "d": 2.0, "e": 2.0, "f": 0.5}
+    """… and by the code points of the ids among equals, whatever the database's language."""
+    finished = {"a": 3.0, "b": 1.0, "D": 2.0, "c": 2.0, "é": 2.0, "f": 0.5}
     for session_id, at in finished.items():
         store.save(two_turns(session_id).build(finished_at=at))
-    assert [trajectory.session_id for trajectory in store.iterate()] == ["f", "b", "c", "d", "e", "a"]
+    assert [trajectory.session_id for trajectory in store.iterate()] == ["f", "b", "D", "c", "é", "a"]
 
 
 def test_iterate_and_count_choose_by_mode_and_group(store: TrajectoryStore) -> None:

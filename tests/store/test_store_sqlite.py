@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import itertools
-import os
 import signal
 import sqlite3
 import subprocess
-import sys
 import tracemalloc
 from pathlib import Path
 
 import pytest
+from scripts import start
 from sqlalchemy import event
 from trajectories import two_turns
 
 from agentrl.errors import StoreError, StoreUnavailable
 from agentrl.store import connect, schema
 from agentrl.store.sql import SqlStore
-
-SUPPORT = Path(__file__).parents[1] / "support"
 
 WRITER = """
 import sys
@@ -37,12 +34,7 @@ for index in range(int(sys.argv[3])):
 
 
 def writer(path: Path, name: str, count: int) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", WRITER, str(path), name, str(count)],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(SUPPORT)},
-    )
+    return start(WRITER, path, name, count)
 
 
 def test_what_was_saved_is_there_after_reopening(tmp_path: Path) -> None:
