@@ -47,13 +47,22 @@ class OutputParser(Protocol):
         ...
 
 
+class Forced(Protocol):
+    def __call__(self, tools: Tools, name: str | None, parallel: bool, in_reasoning: bool = False) -> Constraint:
+        """What keeps an engine to at least one call: of tool `name` (None: of any), several only if `parallel`.
+
+        Reasoning may come first, and must be ended first if the prompt opened it. Raises Refusal: this family's
+        calls are not known.
+        """
+        ...
+
+
 @dataclass(frozen=True)
 class Family:
     """How a family of models writes tool calls and reasoning."""
 
     name: str
     parser: Callable[[ParseOptions], OutputParser]
-    forced: Callable[[Tools, str | None, bool], Constraint]
-    """(tools, the one to call or None for any, whether several calls are allowed) → what the engine is kept to."""
+    forced: Forced
     call_end: str  # the mark that ends a call, by which sampling is ended after the first; "" when there is none
     recognises: Callable[[str], bool]  # by the chat template's text
