@@ -10,7 +10,7 @@ export VLLM_NO_USAGE_STATS := 1
 export DO_NOT_TRACK := 1
 export HF_HUB_OFFLINE := 1
 
-.PHONY: setup demo test check format policy clean
+.PHONY: setup demo test check format policy bench-gateway clean
 
 setup: $(READY)
 
@@ -45,5 +45,14 @@ format: $(READY)
 policy: $(READY)
 	$(BIN)/python tools/build_policy.py
 
+# The gateways of other projects, each pinned in an environment of its own.
+bench/.peers/%/.ready: bench/gateway/peers/%.lock
+	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r $<
+	touch $@
+
+bench-gateway: $(READY) bench/.peers/rllm/.ready bench/.peers/openenv/.ready
+	$(BIN)/python -m bench.gateway $(BENCH)
+
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) bench/.peers .mypy_cache .ruff_cache .hypothesis

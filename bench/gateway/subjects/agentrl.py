@@ -1,0 +1,54 @@
+"""agentrl's gateway as `agentrl serve` starts it, with its trajectories in SQLite on disk."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import orjson
+
+from agentrl.assets import EMBEDDED
+from bench.gateway.http1 import Request
+from bench.gateway.processes import Command
+from bench.gateway.subjects.base import Route
+
+ADMIN_KEY = "bench-admin-key"
+ADMIN = f"authorization: Bearer {ADMIN_KEY}\r\n".encode()
+
+
+class Agentrl:
+    name = "agentrl"
+    title = "agentrl"
+    python = Path(sys.executable)
+    distribution = "agentrl"
+    fields = b""
+    closed_before_read = True
+
+    def server(self, engine_url: str, port: int, folder: Path) -> Command | None:
+        serve = [str(self.python), "-m", "agentrl.cli.main", "serve", "--engine-url", engine_url, "--port", str(port)]
+        store = f"sqlite:///{folder / 'agentrl.db'}"
+        return Command([*serve, "--tokenizer", EMBEDDED, "--store", store], {"AGENTRL_ADMIN_KEY": ADMIN_KEY})
+
+    def open(self, episode: int) -> Request | None:
+        body = b'{"task":{"id":"task-%d","env_id":"bench"},"sampling":{"temperature":1.0}}' % episode
+        return Request("POST", "/sessions", body, ADMIN)
+
+    def route(self, episode: int, opened: bytes | None) -> Route:
+        session = orjson.loads(opened or b"")
+        key = f"authorization: Bearer {session['api_key']}\r\n".encode()
+        path = "/" + session["base_url"].split("/", 3)[3]
+        return Route(session["session_id"], path + "/chat/completions", key)
+
+    def close(self, route: Route) -> Request | None:
+        return Request("POST", f"/sessions/{route.session}/finish", b'{"stop_reason":"done"}', ADMIN)
+
+    def read(self, route: Route) -> Request | None:
+        return Request("GET", f"/sessions/{route.session}/trajectory", headers=ADMIN)
+
+    def recorded(self, answer: bytes) -> tuple[int, int, int]:
+        trajectory = orjson.loads(answer)
+        calls, rows = trajectory["calls"], trajectory["rows"]
+        if len(rows) != 1 or trajectory["dropped"]:
+            raise ValueError(f"the episode became {len(rows)} rows, with {trajectory['dropped']} dropped; expected 1")
+        prompts = sum(len(call["prompt_token_ids"]) for call in calls)
+        return len(calls), prompts, sum(value is not None for value in rows[0]["logprobs"])
