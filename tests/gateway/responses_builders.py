@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pydantic
 from hypothesis import strategies as st
 from openai.types.responses import Response, ResponseStreamEvent
@@ -153,19 +154,23 @@ texts = st.text(st.characters(codec="utf-8"), max_size=12)
 some_text = texts.filter(bool)
 
 
-@st.composite
-def tool_calls(draw: st.DrawFn) -> ToolCall:
-    call_id = draw(st.text("abcXYZ019", min_size=9, max_size=9))
-    arguments = draw(st.one_of(st.just('{"city": "Paris"}'), st.just("{}"), texts))
-    return ToolCall(call_id, draw(st.sampled_from(["weather", "now"])), arguments)
+tool_calls = st.builds(
+    ToolCall,
+    id=st.just(""),
+    name=st.sampled_from(["weather", "now"]),
+    arguments=st.one_of(st.just('{"city": "Paris"}'), st.just("{}"), texts),
+)
 
 
 @st.composite
 def answers(draw: st.DrawFn) -> tuple[Answer, list[Delta]]:
     """An answer with the deltas that it came in: reasoning first, then text and calls in any order."""
     reasoning = draw(st.lists(st.builds(Reasoning, some_text), max_size=3))
-    rest = draw(st.lists(st.one_of(st.builds(Content, some_text), tool_calls()), max_size=5))
-    deltas = [*reasoning, *rest]
+    rest = draw(st.lists(st.one_of(st.builds(Content, some_text), tool_calls), max_size=5))
+    numbered = [
+        msgspec.structs.replace(d, id=f"call{i:05}") if isinstance(d, ToolCall) else d for i, d in enumerate(rest)
+    ]
+    deltas = [*reasoning, *numbered]
     token_ids = draw(st.lists(st.integers(0, 300), min_size=1, max_size=8))
     top = draw(st.one_of(st.none(), st.just([[(token, -0.5), (9, -2.0)] for token in token_ids])))
     answer = answer_of(

@@ -238,17 +238,19 @@ def test_text_is_sent_with_the_piece_that_it_came_in() -> None:
 
 
 def test_reasoning_that_comes_after_text_goes_on_in_its_item() -> None:
-    deltas = [Reasoning("a"), Content("b"), Reasoning("c"), Content("d")]
-    answer = answer_of(deltas)
-    pieces = [Piece(token_ids=[], logprobs=[], deltas=[delta]) for delta in deltas]
-    stream = streamed(answer, pieces)
-    events = events_of(stream)
-    assert events[-1]["response"] == encoded(answer)
+    answer = answer_of(deltas := [Reasoning("a"), Content("b"), Reasoning("c"), Content("d")])
+    events = events_of(streamed(answer, [Piece(token_ids=[], logprobs=[], deltas=deltas)]))
     reasoning = [event for event in events if event.get("output_index") == 0]
     assert [event["delta"] for event in reasoning if "delta" in event] == ["a", "c"]
     assert reasoning[-1]["item"]["content"][0]["text"] == "ac"
-    with sdk_over(stream, "text/event-stream").responses.stream(model="policy", input="hi") as sdk_events:
-        assert sdk_events.get_final_response().output_text == "bd"
+
+
+@pytest.mark.parametrize("first", [Reasoning("a"), Content("a")])
+def test_the_sdk_takes_a_stream_whose_reasoning_comes_after_text(first: Delta) -> None:
+    answer = answer_of(deltas := [first, Content("b"), Reasoning("c"), Content("d")])
+    stream = streamed(answer, [Piece(token_ids=[], logprobs=[], deltas=deltas)])
+    with sdk_over(stream, "text/event-stream").responses.stream(model="policy", input="hi") as events:
+        assert plain(events.get_final_response().output) == encoded(answer)["output"]
 
 
 def test_an_answer_that_was_recorded_is_streamed_again_without_pieces() -> None:
