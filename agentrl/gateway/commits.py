@@ -122,6 +122,7 @@ class GroupCommit:
         if self._writer is not None:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._timeout_s):
+                    self._wake.set()  # what is owed does not wait for company any more
                     while self.waiting and not self._writer.done():
                         self._batch_over.clear()
                         await self._batch_over.wait()
@@ -150,7 +151,10 @@ class GroupCommit:
                     await asyncio.wait_for(self._wake.wait(), RETRY_S)
 
     async def _commit(self, entries: Sequence[JournalEntry]) -> list[Exception | None]:
-        """What became of each. A batch that is refused for good is tried one by one, for one may spoil it for all."""
+        """What became of each. A batch that is refused for good is tried one by one, for one may spoil it for all.
+
+        None is written after one that is owed, so that they keep their order.
+        """
         try:
             await asyncio.get_running_loop().run_in_executor(self._thread, self._sink.append, entries)
         except StoreUnavailable as error:
@@ -158,7 +162,10 @@ class GroupCommit:
         except Exception as error:  # a fault of the store is no reason for the writer to die
             if len(entries) == 1:
                 return [error]
-            return [outcome for entry in entries for outcome in await self._commit([entry])]
+            outcomes: list[Exception | None] = []
+            while len(outcomes) < len(entries) and not (outcomes and isinstance(outcomes[-1], StoreUnavailable)):
+                outcomes += await self._commit([entries[len(outcomes)]])
+            return outcomes + outcomes[-1:] * (len(entries) - len(outcomes))
         return [None] * len(entries)
 
     def _settle(self, items: Sequence[_Item], errors: Sequence[Exception | None]) -> list[_Item]:

@@ -1,0 +1,329 @@
+"""Group commit: durable on return, many calls a transaction, each failure its own entry's, no session with a hole."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import threading
+from collections import defaultdict
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from gateway_builders import MemorySink, eventually
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentrl.errors import StoreError, StoreUnavailable
+from agentrl.gateway import commits as commits_module
+from agentrl.gateway.commits import GroupCommit
+from agentrl.gateway.journal import Opened, Rewarded, replay
+from agentrl.gateway.refusal import Refusal
+from agentrl.types import JournalEntry
+
+
+class Sink(MemorySink):
+    """Notes its batches. Takes them when `open`; fails as `errors` says, by turns; never takes what is `poison`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open = threading.Event()
+        self.open.set()
+        self.batches: list[list[bytes]] = []
+        self.errors: list[Exception | None] = []
+        self.poison = b"poison"
+        self.entered = threading.Semaphore(0)
+
+    def append(self, entries: Sequence[JournalEntry]) -> None:
+        self.entered.release()
+        assert self.open.wait(10)
+        if self.errors and (error := self.errors.pop(0)) is not None:
+            raise error
+        if any(entry.data == self.poison for entry in entries):
+            raise StoreError("it cannot be stored")
+        self.batches.append([entry.data for entry in entries])
+        super().append(entries)
+
+    def written(self, session_id: str = "s") -> list[bytes]:
+        return [entry.data for entry in self.journaled.get(session_id, [])]
+
+    async def hold(self, commits: GroupCommit) -> asyncio.Task[None]:
+        """A first entry, held in the sink until it is opened."""
+        self.open.clear()
+        first = asyncio.create_task(commits.append(entry(b"first")))
+        assert await asyncio.to_thread(self.entered.acquire, timeout=10)
+        return first
+
+
+def entry(data: bytes, session_id: str = "s") -> JournalEntry:
+    return JournalEntry(session_id, "gateway", data)
+
+
+def unavailable() -> StoreUnavailable:
+    return StoreUnavailable("the disk is full")
+
+
+@asynccontextmanager
+async def committing(sink: Sink, *, timeout_s: float = 10.0, **options: Any) -> AsyncIterator[GroupCommit]:
+    commits = GroupCommit(sink, owner="gateway", timeout_s=timeout_s, **options)
+    try:
+        yield commits
+    finally:
+        sink.open.set()
+        await commits.close()
+
+
+async def refused(append: Any) -> tuple[int, str, bool]:
+    """Status, code, and whether it may be tried again."""
+    with pytest.raises(Refusal) as refusal:
+        await append
+    return refusal.value.status, refusal.value.code, refusal.value.retry_after is not None
+
+
+async def queued(commits: GroupCommit, *entries: JournalEntry) -> list[asyncio.Task[None]]:
+    """The entries, waiting behind what is held."""
+    before = commits.waiting
+    tasks = [asyncio.create_task(commits.append(each)) for each in entries]
+    await eventually(lambda: commits.waiting == before + len(entries))
+    return tasks
+
+
+async def test_an_entry_is_in_the_store_when_append_returns() -> None:
+    sink = Sink()
+    async with committing(sink) as commits:
+        first = await sink.hold(commits)
+        assert not first.done()
+        sink.open.set()
+        await first
+        assert sink.written() == [b"first"]
+
+
+async def test_what_gathers_while_one_transaction_runs_goes_into_the_next() -> None:
+    sink = Sink()
+    async with committing(sink) as commits:
+        first = await sink.hold(commits)
+        more = await queued(commits, *(entry(bytes([index]), f"s{index}") for index in range(50)))
+        sink.open.set()
+        await asyncio.gather(first, *more)
+        assert sink.batches == [[b"first"], [bytes([index]) for index in range(50)]]
+
+
+async def test_a_transaction_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commits_module, "MAX_BATCH", 2)
+    sink = Sink()
+    async with committing(sink) as commits:
+        first = await sink.hold(commits)
+        more = await queued(commits, entry(b"1"), entry(b"2"), entry(b"3"))
+        sink.open.set()
+        await asyncio.gather(first, *more)
+        assert sink.batches == [[b"first"], [b"1", b"2"], [b"3"]]
+
+
+async def test_a_store_out_of_reach_is_a_503_for_the_entries_of_that_transaction_alone() -> None:
+    sink = Sink()
+    async with committing(sink) as commits:
+        await commits.append(entry(b"before"))
+        sink.errors = [unavailable()]
+        assert await refused(commits.append(entry(b"during"))) == (503, "store_failed", True)
+        await commits.append(entry(b"after"))
+
+
+async def test_what_was_refused_for_now_is_written_ahead_of_what_comes_later() -> None:
+    """A journal with a hole could not be replayed."""
+    sink = Sink()
+    async with committing(sink) as commits:
+        sink.errors = [unavailable(), unavailable()]
+        await refused(commits.append(entry(b"1")))
+        await refused(commits.append(entry(b"2")))
+        await commits.append(entry(b"3"))
+        assert sink.written() == [b"1", b"2", b"3"]
+
+
+async def test_what_was_refused_for_now_is_written_when_the_store_is_back_without_being_sent_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(commits_module, "RETRY_S", 0.01)
+    sink = Sink()
+    async with committing(sink) as commits:
+        sink.errors = [unavailable(), unavailable(), unavailable()]
+        await refused(commits.append(entry(b"1")))
+        await eventually(lambda: sink.written() == [b"1"])
+        await eventually(lambda: commits.waiting == 0)
+
+
+async def test_an_entry_that_is_refused_for_good_fails_alone(caplog: pytest.LogCaptureFixture) -> None:
+    sink = Sink()
+    async with committing(sink) as commits:
+        first = await sink.hold(commits)
+        good, bad, also_good = await queued(commits, entry(b"1"), entry(b"poison", "bad"), entry(b"2"))
+        sink.open.set()
+        await asyncio.gather(first, good, also_good)
+        assert await refused(bad) == (500, "store_refused", False)
+        assert sink.written() == [b"first", b"1", b"2"]
+    assert "an event of session bad is not in its journal: it cannot be stored" in caplog.text
+
+
+async def test_a_fault_of_the_store_does_not_end_the_writer() -> None:
+    sink = Sink()
+    async with committing(sink) as commits:
+        sink.errors = [RuntimeError("a bug")]
+        assert await refused(commits.append(entry(b"1"))) == (500, "store_refused", False)
+        await commits.append(entry(b"2"))
+
+
+async def test_a_slow_store_is_waited_for_so_long_and_no_longer() -> None:
+    """The entry is written all the same, for nobody knows how far it got."""
+    sink = Sink()
+    async with committing(sink, timeout_s=0.05) as commits:
+        assert await refused(await sink.hold(commits)) == (503, "store_slow", True)
+        sink.open.set()
+        await eventually(lambda: sink.written() == [b"first"])
+
+
+async def test_an_entry_whose_client_is_gone_is_written() -> None:
+    sink = Sink()
+    async with committing(sink) as commits:
+        first = await sink.hold(commits)
+        (gone,) = await queued(commits, entry(b"gone"))
+        gone.cancel()
+        sink.open.set()
+        await first
+        await eventually(lambda: sink.written() == [b"first", b"gone"])
+
+
+async def test_what_waits_is_bounded() -> None:
+    sink = Sink()
+    async with committing(sink, max_waiting=2, timeout_s=0.2) as commits:
+        first = await sink.hold(commits)
+        (second,) = await queued(commits, entry(b"second"))
+        assert await refused(commits.append(entry(b"third"))) == (503, "store_slow", True)
+        assert commits.waiting == 2
+        sink.open.set()
+        await asyncio.gather(first, second, return_exceptions=True)
+        await commits.append(entry(b"fourth"))
+        assert sink.written() == [b"first", b"second", b"fourth"]
+
+
+async def test_what_is_owed_is_bounded_and_makes_room_when_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commits_module, "RETRY_S", 0.01)
+    sink = Sink()
+    async with committing(sink, max_waiting=1, timeout_s=0.2) as commits:
+        sink.errors = [unavailable()] * 1_000_000
+        assert (await refused(commits.append(entry(b"1"))))[1] == "store_failed"
+        assert (await refused(commits.append(entry(b"2"))))[1] == "store_slow"
+        sink.errors = []
+        await eventually(lambda: commits.waiting == 0)
+        await commits.append(entry(b"3"))
+        assert sink.written() == [b"1", b"3"]
+
+
+async def test_closing_writes_what_waits_and_refuses_what_comes_later() -> None:
+    sink = Sink()
+    async with committing(sink) as commits:
+        first = await sink.hold(commits)
+        (second,) = await queued(commits, entry(b"second"))
+        closing = asyncio.create_task(commits.close())
+        sink.open.set()
+        await closing
+        await asyncio.gather(first, second)
+        assert sink.written() == [b"first", b"second"]
+        assert (await refused(commits.append(entry(b"third"))))[0] == 503
+
+
+async def test_closing_does_not_wait_for_a_store_that_hangs(caplog: pytest.LogCaptureFixture) -> None:
+    sink = Sink()
+    async with committing(sink, timeout_s=0.05) as commits:
+        first = await sink.hold(commits)
+        await refused(first)
+        async with asyncio.timeout(10):
+            await commits.close()
+    assert "1 events were not journaled when the gateway stopped" in caplog.text
+
+
+async def test_nothing_of_a_session_is_written_after_its_end() -> None:
+    sink = Sink()
+    async with committing(sink) as commits:
+        first = await sink.hold(commits)
+        await queued(commits, entry(b"other", "other"))
+        ending = asyncio.create_task(commits.end("s"))
+        await asyncio.sleep(0)
+        assert not ending.done()  # its entry is under way
+        sink.errors = [unavailable()]
+        sink.open.set()
+        await refused(first)
+        await ending
+        await commits.append(entry(b"other", "other"))
+        assert sink.written("s") == []
+        assert sink.written("other") == [b"other", b"other"]
+
+
+async def test_what_is_owed_of_a_session_is_dropped_at_its_end() -> None:
+    sink = Sink()
+    async with committing(sink) as commits:
+        sink.errors = [unavailable(), unavailable()]
+        await refused(commits.append(entry(b"1", "ended")))
+        await refused(commits.append(entry(b"1", "other")))
+        await commits.end("ended")
+        await commits.append(entry(b"2", "other"))
+        assert (sink.written("ended"), sink.written("other")) == ([], [b"1", b"2"])
+        assert commits.waiting == 0
+
+
+async def test_the_end_of_a_session_is_waited_for_so_long_and_no_longer() -> None:
+    sink = Sink()
+    async with committing(sink, timeout_s=0.05) as commits:
+        first = await sink.hold(commits)
+        assert await refused(commits.end("s")) == (503, "store_slow", True)
+        await refused(first)
+
+
+async def test_events_are_entries_of_their_gateway() -> None:
+    sink = Sink()
+    async with committing(sink) as commits:
+        opened = Opened(session_id="s", key_digest=b"x" * 32)
+        await commits.append(commits.entry("s", opened))
+        await commits.append(commits.entry("s", Rewarded(reward=0.5, components={})))
+        assert (replay("s", sink.written()).opened, replay("s", sink.written()).reward) == (opened, 0.5)
+        with pytest.raises(Refusal) as refusal:
+            commits.entry("s", Rewarded(reward=math.nan, components={}))
+        assert (refusal.value.status, refusal.value.code) == (500, "store_refused")
+
+
+arrivals = st.lists(st.tuples(st.sampled_from("abc"), st.booleans()), min_size=1, max_size=12)  # session, poisoned
+turns = st.lists(st.sampled_from(["fine", "out of reach"]), max_size=12)
+
+
+@given(arrivals, turns)
+def test_whatever_fails_each_session_is_written_in_order_and_whole(
+    arrivals: list[tuple[str, bool]], turns: list[str]
+) -> None:
+    """… but for what is refused for good, and everybody hears of his own entry's fate."""
+    logging.disable(logging.CRITICAL)
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(commits_module, "RETRY_S", 0.0)
+            asyncio.run(_arrive(arrivals, turns))
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+async def _arrive(arrivals: list[tuple[str, bool]], turns: list[str]) -> None:
+    sink = Sink()
+    sink.errors = [None if turn == "fine" else unavailable() for turn in turns]
+    commits = GroupCommit(sink, owner="gateway", timeout_s=10)
+    expected: dict[str, list[bytes]] = defaultdict(list)
+    entries = []
+    for number, (session_id, poisoned) in enumerate(arrivals):
+        entries.append(entry(b"poison" if poisoned else bytes([number]), session_id))
+        if not poisoned:
+            expected[session_id].append(bytes([number]))
+    outcomes = await asyncio.gather(*(commits.append(each) for each in entries), return_exceptions=True)
+    sink.errors = []
+    await commits.close()
+    assert {session_id: sink.written(session_id) for session_id in expected} == expected
+    for each, outcome in zip(entries, outcomes, strict=True):
+        assert outcome is None or isinstance(outcome, Refusal)
+        code = None if outcome is None else outcome.code
+        assert code in ({"store_refused", "store_failed"} if each.data == b"poison" else {None, "store_failed"})
