@@ -90,18 +90,14 @@ class Renderer:
             )
         return cls(tokenizer, _generation_end_ids(Path(path)))
 
-    def first(
-        self, messages: Messages, tools: Tools = None, template_kwargs: Variables = NO_VARIABLES
-    ) -> list[int]:
+    def first(self, messages: Messages, tools: Tools = None, template_kwargs: Variables = NO_VARIABLES) -> list[int]:
         """The prompt of a new conversation, generation prompt included. BOS is there as often as the template says.
 
         `template_kwargs` are further variables of the template. Raises RenderError.
         """
         return self._whole(messages, tools, template_kwargs, generation_prompt=True)
 
-    def finished(
-        self, messages: Messages, tools: Tools = None, template_kwargs: Variables = NO_VARIABLES
-    ) -> list[int]:
+    def finished(self, messages: Messages, tools: Tools = None, template_kwargs: Variables = NO_VARIABLES) -> list[int]:
         """The ids of a conversation up to the end of its last message, an answer, without what ends its turn."""
         closing = self._ends.call_closing if messages[-1].get("tool_calls") else self._ends.closing
         return self._whole(messages, tools, template_kwargs, generation_prompt=False, without=closing)
@@ -109,7 +105,7 @@ class Renderer:
     def raw(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """The ids of a prompt that a client wrote itself, in which control tokens are matched.
 
-        `add_special_tokens` adds what the tokenizer adds (BOS, mostly), but not a second time what the text begins with.
+        `add_special_tokens` adds what the tokenizer adds (BOS, mostly), but not again what the text begins with.
         """
         ids = self._encode_text(text)
         if not add_special_tokens:

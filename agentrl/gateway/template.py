@@ -72,7 +72,7 @@ class Template:
 
 
 class _Generation(Extension):
-    """`{% generation %}`, which marks the assistant's text for trainers that re-tokenise it; here it changes nothing."""
+    """`{% generation %}`, which marks the assistant's text for trainers that re-tokenise; it changes nothing here."""
 
     tags = {"generation"}  # noqa: RUF012
 
@@ -117,7 +117,7 @@ def _strftime_now(spec: str) -> str:
 def _tojson(
     value: Any, ensure_ascii: bool = False, indent: int | None = None, separators: Any = None, sort_keys: bool = False
 ) -> str:
-    """Without HTML's escapes. Indented tool schemas are kept: the indenting encoder is slow and they come every turn."""
+    """Without HTML's escapes. Indented schemas are kept: the indenting encoder is slow, and they come every turn."""
     dumps: Callable[..., str] = json.dumps
     if indent is None:
         return dumps(value, ensure_ascii=ensure_ascii, separators=separators, sort_keys=sort_keys)

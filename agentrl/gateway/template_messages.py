@@ -82,7 +82,9 @@ class MessageForm:
         text = disguise.hide(Message(message).text, is_answer=is_answer)
         found: dict[str, Any] = {"role": role, "content": self._content(text) if calls else text}
         # The harmony template refuses calls beside both.
-        if (reasoning := message.get("reasoning_content")) and not (calls and text and self.reasoning_key == "thinking"):
+        if (reasoning := message.get("reasoning_content")) and not (
+            calls and text and self.reasoning_key == "thinking"
+        ):
             found[self.reasoning_key] = disguise.hide(reasoning, is_answer=is_answer)
         for key in ("name", "tool_call_id"):
             if message.get(key):
