@@ -3,58 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
 
 import pytest
+from routing_builders import Pool, Twin
 
-from agentrl.errors import EngineUnavailable
+from agentrl.errors import EngineError, EngineUnavailable
 from agentrl.gateway.engines import EnginePool
 from agentrl.gateway.refusal import Refusal
-from agentrl.gateway.routing import RoutingTable
-from agentrl.types import Sampling, TokenChunk
-
-
-class Twin:
-    """An engine client whose health a test turns on and off."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-        self.is_healthy = True
-        self.closed = False
-
-    def stream(self, prompt_ids: Sequence[int], sampling: Sampling, *, request_id: str) -> AsyncGenerator[TokenChunk]:
-        raise NotImplementedError
-
-    async def version(self) -> int:
-        if not self.is_healthy:
-            raise EngineUnavailable("down")
-        return 0
-
-    async def healthy(self) -> bool:
-        return self.is_healthy
-
-    async def context_length(self) -> int:
-        return 64
-
-    async def close(self) -> None:
-        self.closed = True
-
-
-class Pool:
-    """A pool of one twin whose health is only checked when a test says so."""
-
-    def __init__(self, *, wait_s: float = 5.0, max_waiting: int = 8, max_in_flight: int = 1) -> None:
-        self.twins: list[Twin] = []
-        table = RoutingTable(max_in_flight=max_in_flight)
-        self.pool = EnginePool(self.make, table, health_every_s=1000.0, wait_s=wait_s, max_waiting=max_waiting)
-
-    def make(self, url: str) -> Twin:
-        self.twins.append(Twin(url))
-        return self.twins[-1]
-
-    @property
-    def load(self) -> int:
-        return sum(engine.in_flight for engine in self.pool.table)
+from agentrl.gateway.routing import EngineState, RoutingTable
 
 
 async def test_a_call_waits_for_its_turn_and_gets_the_engine_that_is_given_back() -> None:
@@ -187,3 +143,126 @@ async def test_an_engine_that_answers_nonsense_is_unhealthy_and_still_watched() 
     made[0].is_healthy = True
     assert await pool.acquire("s") is engine
     await pool.close()
+
+
+async def test_removing_an_engine_ends_the_calls_in_flight_on_it_at_once_and_no_others() -> None:
+    one = Pool(max_in_flight=4)
+    removed, kept = await one.pool.add("http://e0"), await one.pool.add("http://e1")
+    ended: list[str] = []
+
+    async def call(engine: EngineState) -> None:
+        try:
+            async with one.pool.client(engine):
+                await asyncio.Event().wait()
+        except EngineUnavailable as error:
+            ended.append(str(error))
+
+    calls = [asyncio.create_task(call(engine)) for engine in (removed, removed, kept)]
+    await asyncio.sleep(0)
+    await one.pool.remove(removed.id)
+    await asyncio.wait(calls[:2])
+    assert ended == ["engine engine-0 was removed"] * 2
+    assert not calls[2].done()
+    await one.pool.close()
+    await asyncio.wait(calls)
+
+
+async def test_an_engine_that_comes_back_under_its_old_id_is_another_one() -> None:
+    one = Pool()
+    old = await one.pool.add("http://e0", "e0")
+    assert await one.pool.acquire("a") is old
+    await one.pool.remove("e0")
+    new = await one.pool.add("http://e0", "e0")
+    one.pool.failed(old, EngineUnavailable("died long ago"))
+    one.pool.release(old)
+    assert (old.in_flight, new.in_flight, new.healthy) == (0, 0, True)
+    with pytest.raises(EngineUnavailable, match="removed"):
+        async with one.pool.client(old):
+            pass
+    await one.pool.close()
+
+
+async def test_a_call_that_nobody_can_serve_yet_holds_up_only_its_like() -> None:
+    one = Pool()
+    engine = await one.pool.add("http://e0")
+    newer, like = (asyncio.create_task(one.pool.acquire(name, at_least=1)) for name in "ab")
+    await asyncio.sleep(0)
+    assert await one.pool.acquire("c") is engine
+    one.pool.release(engine)
+    one.pool.tell(engine.id, version=1, routable=None)
+    assert await newer is engine
+    assert not like.done()
+    one.pool.release(engine)
+    assert await like is engine
+    await one.pool.close()
+
+
+async def test_a_pinned_call_is_refused_as_soon_as_its_version_is_gone() -> None:
+    one = Pool()
+    engine = await one.pool.add("http://e0")
+    assert await one.pool.acquire("a", exactly=0) is engine
+    waiting = asyncio.create_task(one.pool.acquire("b", exactly=0))
+    await asyncio.sleep(0)
+    one.pool.tell(engine.id, version=1, routable=None)
+    for call in (waiting, one.pool.acquire("c", exactly=0)):
+        with pytest.raises(Refusal, match="pinned to version 0 and the engines serve version 1") as refused:
+            await call
+        assert (refused.value.status, refused.value.code, refused.value.retry_after) == (409, "version_changed", None)
+    await one.pool.close()
+
+
+async def test_removing_the_last_engine_of_a_version_refuses_the_calls_that_wait_for_it() -> None:
+    one = Pool()
+    old, _ = await one.pool.add("http://e0/v0"), await one.pool.add("http://e1/v1")
+    assert await one.pool.acquire("a", exactly=0) is old
+    waiting = asyncio.create_task(one.pool.acquire("b", exactly=0))
+    await asyncio.sleep(0)
+    await one.pool.remove(old.id)
+    with pytest.raises(Refusal, match="pinned to version 0"):
+        await waiting
+    await one.pool.close()
+
+
+async def test_a_wait_for_a_version_that_never_came_names_it() -> None:
+    one = Pool(wait_s=0.01)
+    await one.pool.add("http://e0")
+    with pytest.raises(Refusal, match=r"no engine of version 3 or later became routable in 0\.01 s"):
+        await one.pool.acquire("a", at_least=3)
+    with pytest.raises(Refusal, match="no engine of version 3 became"):
+        await one.pool.acquire("a", exactly=3)
+    await one.pool.close()
+
+
+async def test_how_each_call_was_routed_is_told() -> None:
+    one = Pool(max_in_flight=1)
+    told: list[str] = []
+    one.pool.on_routed = told.append
+    engines = [await one.pool.add(f"http://e{number}") for number in range(2)]
+    prompt = [7] * 64
+    first = await one.pool.acquire("a", prompt_ids=prompt)
+    one.pool.release(first)
+    for session in ("a", "b"):  # b's prompt was seen where a is, which is busy: one call is all that it takes
+        await one.pool.acquire(session, prompt_ids=prompt)
+    waiting = asyncio.create_task(one.pool.acquire("a"))
+    await asyncio.sleep(0)
+    one.pool.release(first)
+    assert await waiting is first
+    assert told == ["least_loaded", "sticky", "least_loaded", "sticky", "waited"]
+    for engine in engines:
+        one.pool.release(engine)
+    await one.pool.acquire("c", prompt_ids=prompt)
+    assert told[5:] == ["prefix"]
+    await one.pool.close()
+
+
+async def test_an_error_that_is_no_outage_opens_the_breaker_only_when_it_comes_again() -> None:
+    one = Pool(max_in_flight=4)
+    engine = await one.pool.add("http://e0")
+    states = []
+    for _ in range(2):
+        await one.pool.acquire("a")
+        one.pool.failed(engine, EngineError("it sent no token ids"))
+        one.pool.release(engine)
+        states.append((engine.healthy, one.pool.status(engine).breaker))
+    assert states == [(True, "closed"), (True, "open")]
+    await one.pool.close()
