@@ -1,4 +1,7 @@
-"""Invariant 4, second half: the engine that served a call had the version at that time, by its swap log."""
+"""Invariant 4, second half: the engine that sampled a token had the version at that time, by its swap log.
+
+A call that outlived an engine has segments: each part of a version span is held to the engine of its own segment.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 from agentrl.audit.finding import Finding, Subject, TrajectoryCheck, Verdict
+from agentrl.audit.spans import by_engine, untiled
 from agentrl.types import Call, SwapRecord
 
 NAME = "swap log"
@@ -45,18 +49,18 @@ class SwapLog:
         modes = self._modes.get((engine_id, version), set())
         return bool(modes) and modes <= REBUILT
 
-    def doubt(self, call: Call, version: int, slack_s: float) -> str | None:
-        """Why `version` cannot have sampled in this call; None when it can."""
-        windows = self._windows.get(call.engine_id)
+    def doubt(self, call: Call, engine_id: str, version: int, slack_s: float) -> str | None:
+        """Why `version` cannot have sampled on this engine in this call; None when it can."""
+        windows = self._windows.get(engine_id)
         if windows is None:
-            return f"engine {call.engine_id} is not in the swap log"
+            return f"engine {engine_id} is not in the swap log"
         if version not in windows:
-            return f"engine {call.engine_id} never had version {version}, only {_ranges(sorted(windows))}"
+            return f"engine {engine_id} never had version {version}, only {_ranges(sorted(windows))}"
         start, end = call.started_at - slack_s, call.ended_at + slack_s
         if not any(begin <= end and start <= finish for begin, finish in windows[version]):
             times = ", ".join(f"[{begin - start:+.3f}, {finish - start:+.3f}]" for begin, finish in windows[version])
             return (
-                f"version {version} was live on engine {call.engine_id} in {times}, "
+                f"version {version} was live on engine {engine_id} in {times}, "
                 f"the call ran in [+0.000, {end - start:+.3f}] (seconds since it began)"
             )
         return None
@@ -68,8 +72,10 @@ def swap_log_check(log: SwapLog, *, slack_s: float) -> TrajectoryCheck:
     def doubts(subject: Subject) -> Iterator[str]:
         for call in subject.trajectory.calls:
             if call.untrainable is None:
-                for span in call.versions:
-                    doubt = log.doubt(call, span.version, slack_s)
+                if (gap := untiled(call)) is not None:
+                    yield f"call {call.call_id}: {gap}"
+                for engine_id, span in by_engine(call):
+                    doubt = log.doubt(call, engine_id, span.version, slack_s)
                     if doubt is not None:
                         yield f"call {call.call_id}, tokens [{span.start}, {span.end}): {doubt}"
 

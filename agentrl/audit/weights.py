@@ -15,6 +15,7 @@ from typing import Protocol
 
 from agentrl.audit.attribution import Piece
 from agentrl.audit.finding import Finding, Subject, Verdict
+from agentrl.audit.spans import by_engine
 from agentrl.audit.swap_log import SwapLog
 from agentrl.errors import AuditError
 from agentrl.types import Call, Row, Trajectory, VersionSpan
@@ -50,10 +51,10 @@ class RowSampler:
         versions: dict[int, set[int]] = defaultdict(set)
         for piece in subject.attribution.pieces:
             call = subject.trajectory.calls[piece.call]
-            for span in call.versions:
+            for engine_id, span in by_engine(call):
                 if span.version not in self._drawn:
                     continue
-                if _comparable(call, span.version, self._log):
+                if _comparable(call, engine_id, span.version, self._log):
                     versions[piece.row].add(span.version)
                 else:
                     self.skipped_tokens += span.end - span.start
@@ -79,19 +80,20 @@ def comparable_rows(subject: Subject, row: int, version: int, log: SwapLog) -> l
     pieces: dict[float, list[Piece]] = defaultdict(list)
     for piece in subject.attribution.pieces:
         call = subject.trajectory.calls[piece.call]
-        if piece.row == row and _comparable(call, version, log):
+        if piece.row == row:
             pieces[call.sampling.temperature].append(piece)
-    narrowed = [(_narrow(subject.trajectory, row, pieces[each], version), each) for each in sorted(pieces)]
+    narrowed = [(_narrow(subject.trajectory, row, pieces[each], version, log), each) for each in sorted(pieces)]
     return [(narrow, temperature) for narrow, temperature in narrowed if narrow.versions]
 
 
-def _narrow(trajectory: Trajectory, row: int, pieces: Sequence[Piece], version: int) -> Row:
+def _narrow(trajectory: Trajectory, row: int, pieces: Sequence[Piece], version: int, log: SwapLog) -> Row:
     token_ids = trajectory.rows[row].token_ids
     narrow = Row(token_ids=token_ids, loss_mask=[0] * len(token_ids), logprobs=[None] * len(token_ids), versions=[])
     for piece in pieces:
         call = trajectory.calls[piece.call]
-        for span in call.versions:
-            if span.version == version and call.logprobs is not None:
+        for engine_id, span in by_engine(call):
+            comparable = span.version == version and _comparable(call, engine_id, version, log)
+            if comparable and call.logprobs is not None:
                 start, end = piece.start + span.start, piece.start + span.end
                 narrow.loss_mask[start:end] = [1] * (end - start)
                 narrow.logprobs[start:end] = call.logprobs[span.start : span.end]
@@ -148,6 +150,6 @@ def examine(
     return verdict
 
 
-def _comparable(call: Call, version: int, log: SwapLog) -> bool:
+def _comparable(call: Call, engine_id: str, version: int, log: SwapLog) -> bool:
     plain = not call.sampling.reshaping and call.sampling.temperature > 0
-    return plain and log.rebuilt(call.engine_id, version)
+    return plain and log.rebuilt(engine_id, version)

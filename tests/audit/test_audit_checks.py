@@ -9,17 +9,16 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trajectories import LATEST, TrajectoryBuilder, boot, branching, two_turns
+from trajectories import LATEST, TrajectoryBuilder, branching, two_turns
 
 from agentrl.audit.attribution import Gap, Piece, attribute
 from agentrl.audit.finding import Finding, Subject
 from agentrl.audit.identity import IDENTITY
 from agentrl.audit.logprobs import LOGPROBS
 from agentrl.audit.once import ONCE
-from agentrl.audit.swap_log import SwapLog, swap_log_check
 from agentrl.audit.versions import VERSIONS
 from agentrl.digest import digest_of
-from agentrl.types import SwapRecord, Trajectory, VersionSpan
+from agentrl.types import Trajectory, VersionSpan
 
 CHECKS = (IDENTITY, ONCE, LOGPROBS, VERSIONS)
 
@@ -297,67 +296,3 @@ def _ends(span: VersionSpan) -> tuple[int, int]:
 def test_any_single_corruption_is_caught(trajectory: Trajectory, seed: int) -> None:
     kind = corrupt_at_random(trajectory, random.Random(seed))
     assert findings(trajectory), kind
-
-
-def swap(version: int, begin: float, end: float, engine_id: str = "engine-0") -> SwapRecord:
-    return SwapRecord(engine_id=engine_id, version=version, mode="recompute", started_at=begin, finished_at=end)
-
-
-def doubts(trajectory: Trajectory, *swaps: SwapRecord, slack_s: float = 0.0) -> list[str]:
-    check = swap_log_check(SwapLog(swaps), slack_s=slack_s)
-    return [finding.detail for finding in check.examine(Subject(trajectory)).findings]
-
-
-def one_call(*versions: tuple[int, int], engine_id: str = "engine-0") -> Trajectory:
-    """A call that ran in [100, 100.5]."""
-    size = sum(count for _, count in versions)
-    return TrajectoryBuilder().call([1, 2], size, versions=versions, engine_id=engine_id).build()
-
-
-def test_a_swap_in_flight_gives_a_call_two_versions() -> None:
-    assert doubts(one_call((0, 3), (1, 2)), boot(), swap(1, 100.2, 100.3)) == []
-
-
-@pytest.mark.parametrize(
-    ("begin", "end"), [(100.5, 100.9), (99.0, 100.0)], ids=["begins as it ends", "ends as it begins"]
-)
-def test_within_a_swap_either_version_may_sample(begin: float, end: float) -> None:
-    assert doubts(one_call((0, 3)), boot(), swap(1, begin, end)) == []
-    assert doubts(one_call((1, 3)), boot(), swap(1, begin, end)) == []
-
-
-def test_an_engine_that_never_had_the_version_is_named() -> None:
-    log = [boot("engine-0"), boot("engine-1"), swap(1, 50, 51), swap(2, 60, 61), swap(2, 60, 61, "engine-1")]
-    assert doubts(one_call((1, 3), engine_id="engine-1"), *log) == [
-        "call s0-0, tokens [0, 3): engine engine-1 never had version 1, only 0, 2"
-    ]
-
-
-def test_an_unknown_engine_is_named() -> None:
-    assert doubts(one_call((0, 3), engine_id="engine-9"), boot()) == [
-        "call s0-0, tokens [0, 3): engine engine-9 is not in the swap log"
-    ]
-
-
-def test_a_version_from_the_future_is_named() -> None:
-    assert doubts(one_call((0, 1), (1, 2)), boot(), swap(1, 102.0, 102.5)) == [
-        "call s0-0, tokens [1, 3): version 1 was live on engine engine-0 in [+2.000, +inf], "
-        "the call ran in [+0.000, +0.500] (seconds since it began)"
-    ]
-
-
-def test_a_version_that_was_replaced_before_is_named() -> None:
-    (doubt,) = doubts(one_call((0, 3)), boot(), swap(1, 90.0, 91.0))
-    assert "version 0 was live on engine engine-0 in [-100.000, -9.000]" in doubt
-
-
-def test_a_restarted_engine_has_its_version_again() -> None:
-    """Boot 0, swap to 1, death, boot at 1: both windows of version 1 count."""
-    log = [boot(), swap(1, 90.0, 91.0), boot(version=1, at=99.0)]
-    assert doubts(one_call((1, 3)), *log) == []
-
-
-def test_clocks_of_hosts_may_be_apart_by_the_slack() -> None:
-    late = swap(1, 100.6, 100.7)
-    assert doubts(one_call((1, 3)), boot(), late, slack_s=0.2) == []
-    assert len(doubts(one_call((1, 3)), boot(), late, slack_s=0.05)) == 1

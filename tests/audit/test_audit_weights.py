@@ -16,7 +16,7 @@ from agentrl.audit.runner import Audit, AuditOptions
 from agentrl.audit.stored_run import StoredRun
 from agentrl.errors import AuditError
 from agentrl.store.sql import SqlStore
-from agentrl.types import Row, SwapRecord, Trajectory, VersionSpan
+from agentrl.types import Row, Segment, SwapRecord, Trajectory, VersionSpan
 
 
 class Recording:
@@ -116,6 +116,19 @@ def test_tokens_over_kept_keys_and_values_are_left_out_and_counted(tmp_path: Pat
     assert result.items == 2
     assert "v1: no comparable row" in result.notes
     assert "3 tokens not comparable (swap mode keep, or reshaped sampling)" in result.notes
+
+
+def test_of_a_call_that_two_engines_sampled_each_part_is_judged_by_its_engine(tmp_path: Path) -> None:
+    """Five tokens of version 1: two from engine 0, which kept its old keys and values, three from engine 1."""
+    trajectory = TrajectoryBuilder("s0").call([1], 5, versions=[(1, 5)], engine_id="engine-1").build()
+    trajectory.calls[0].segments = [Segment("engine-0", 0, 2), Segment("engine-1", 2, 5)]
+    check = Recording()
+    swaps = [boot(), boot("engine-1"), swap(1, "keep"), swap(1, "recompute", engine_id="engine-1")]
+    result = weights(tmp_path, [trajectory], check, swaps=swaps, versions=[1])
+    ((_, _, (row,), _),) = check.asked
+    assert (row.loss_mask, row.versions) == ([0, 0, 0, 1, 1, 1], [VersionSpan(1, 3, 6)])
+    assert result.items == 3
+    assert "2 tokens not comparable (swap mode keep, or reshaped sampling)" in result.notes
 
 
 @pytest.mark.parametrize("changed", [{"top_p": 0.9}, {"top_k": 5}, {"temperature": 0.0}, {"repetition_penalty": 1.1}])
