@@ -161,7 +161,7 @@ def test_an_answer_that_the_sdk_sends_back_is_canonically_the_message_that_was_g
 
 @pytest.mark.parametrize("dump", ["model_dump", "to_dict"])
 def test_an_answer_that_was_made_a_dict_can_be_sent_back(dump: str) -> None:
-    deltas = [Reasoning("hm"), Content("let me see"), CALL]
+    deltas: list[Delta] = [Reasoning("hm"), Content("let me see"), CALL]
     content = getattr(message(*deltas), dump)()["content"]
     found = prompt(HELLO, {"role": "assistant", "content": content}, HELLO)
     assert canonical(found.messages[1]) == canonical(message_of(deltas))

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from agentrl.gateway.dialects.decode import decode_body, reject
+from agentrl.gateway.refusal import Refusal
 from agentrl.gateway.request import NamedTool, ToolChoice
 from agentrl.types import Constraint
 
@@ -228,7 +229,9 @@ def _refuse_unsupported(request: PromptFields) -> None:
     reject(bool(request.container), "container", "programs do not run here; leave it out")
     reject(bool(request.mcp_servers), "mcp_servers", "the gateway calls no servers; give their tools as tools")
     reject(bool(request.compaction), "compaction", "the gateway rewrites no history; compact it in the client")
-    reject(bool(request.thread), "thread", "conversations are not kept for later requests; send all messages")
+    if request.thread:
+        why = "thread: conversations are not kept for later requests; send all messages without it"
+        raise Refusal(400, "thread_unsupported_request", why, param="thread")  # by this code the SDK does so itself
     config = request.output_config
     reject(
         bool(config and config.task_budget), "output_config.task_budget", "it is not shown to the model; leave it out"
