@@ -29,24 +29,31 @@ class MessageForm:
 
     @classmethod
     def of(cls, template: Template) -> MessageForm:
-        """The first form in which a call comes out whole; the commonest for a template that writes no calls."""
+        """The form in which a call comes out whole, and nothing else with it.
+
+        The commonest for a template that writes no calls.
+        """
         thinking = "reasoning_content" not in template.source and THINKING.search(template.source)
         key = "thinking" if thinking else "reasoning_content"
         forms = [cls(as_text, null, True, key) for as_text in (False, True) for null in (False, True)]
-        form = next((form for form in forms if form._writes_calls(template)), forms[0])
+        written = [(len(text), form) for form in forms if (text := form._written_call(template)) is not None]
+        # A null content that is printed makes the text longer, and so does an empty one that gets a turn of its own.
+        form = min(written, key=lambda found: found[0])[1] if written else forms[0]
         try:
             template.render([QUESTION, form._call("half an obj")], generation_prompt=False)
         except RenderError:
             return replace(form, takes_text=False)
         return form
 
-    def _writes_calls(self, template: Template) -> bool:
+    def _written_call(self, template: Template) -> str | None:
+        """A question and a call as this form has them written; None when the call is garbled."""
         try:
             text = template.render([QUESTION, self.call({KEY: VALUE})], generation_prompt=False)
         except RenderError:
-            return False
+            return None
         garbled = (f"'{KEY}'", f'\\"{KEY}')  # Python's spelling of an object, or JSON inside JSON
-        return all(word in text for word in (NAME, KEY, VALUE)) and not any(spelling in text for spelling in garbled)
+        whole = all(word in text for word in (NAME, KEY, VALUE)) and not any(spelling in text for spelling in garbled)
+        return text if whole else None
 
     def call(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """An assistant's message with one call of our own."""

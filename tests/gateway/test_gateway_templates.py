@@ -253,3 +253,16 @@ def test_the_ids_of_calls_are_the_clients() -> None:
     text = MISTRAL.decoded(MISTRAL.renderer.first([user("q"), call("Rome"), result("rain")]))
     assert f'"id": "{CALL_ID}"' in text
     assert f'"call_id": "{CALL_ID}"' in text
+
+
+def test_a_template_that_writes_empty_content_beside_calls_as_a_turn_of_its_own_gets_null() -> None:
+    split = '{%- endif %}{%- if message.role == "assistant" and message.content is not none %}'
+    original = DEEPSEEK.template.replace('{%- elif message.role == "assistant" %}', split)
+    assert original != DEEPSEEK.template
+    renderer = Renderer(tokenizer_of(DEEPSEEK, original))
+    prompt = renderer.first([user("q"), call("Rome"), result("rain")])
+    assert prompt == DEEPSEEK.renderer.first([user("q"), call("Rome"), result("rain")])
+    added = renderer.extension([user("q")], call("Rome"), [result("rain")], [TOOL], DEEPSEEK.sampled_call("Rome"))
+    assert added == DEEPSEEK.ids(
+        "<｜tool▁outputs▁begin｜><｜tool▁output▁begin｜>rain<｜tool▁output▁end｜><｜tool▁outputs▁end｜>"
+    )
