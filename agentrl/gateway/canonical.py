@@ -33,12 +33,18 @@ def canonical(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def canonical_arguments(arguments: str) -> str:
-    """JSON objects with their spacing and key order taken out; anything else as it is."""
+    """JSON objects with their spacing, key order and spelling of numbers taken out; anything else as it is."""
     try:
-        value = json.loads(arguments)
+        value = json.loads(arguments, parse_float=_number)
         return json.dumps(value, sort_keys=True) if isinstance(value, dict) else arguments
     except (ValueError, RecursionError):
         return arguments
+
+
+def _number(text: str) -> float | int:
+    """JavaScript has one kind of number and writes 1.0 as 1; beyond 2**53 its integers are no longer exact."""
+    value = float(text)
+    return int(value) if value.is_integer() and abs(value) <= 2**53 else value
 
 
 def root_key(tools: Sequence[Mapping[str, Any]] | None, template_kwargs: Mapping[str, Any] | None = None) -> bytes:

@@ -275,6 +275,18 @@ def test_max_tokens_has_to_be_there() -> None:
         decode(b'{"model": "policy", "messages": [{"role": "user", "content": "hi"}]}')
 
 
+def test_an_input_that_is_nested_too_deep_is_refused_and_never_a_failure_of_the_gateway() -> None:
+    refused = 0
+    for depth in range(1, 1100):
+        called = f'{{"type": "tool_use", "id": "a", "name": "b", "input": {{"a": {"[" * depth + "]" * depth}}}}}'
+        messages = f'[{{"role": "assistant", "content": [{called}]}}, {{"role": "user", "content": "q"}}]'
+        try:
+            decode(f'{{"max_tokens": 1, "messages": {messages}}}'.encode())
+        except Refusal:
+            refused += 1
+    assert refused > 0
+
+
 # Counting
 
 

@@ -159,6 +159,17 @@ def test_an_answer_that_the_sdk_sends_back_is_canonically_the_message_that_was_g
     assert canonical(found.messages[1]) == canonical(given_out)
 
 
+@pytest.mark.parametrize(
+    ("written", "echoed"),
+    [('{"a": 1.0}', {"a": 1}), ('{"a": [-0.0, 1e3]}', {"a": [0, 1000]}), ('{"a": 1e16}', {"a": 1e16})],
+)
+def test_a_client_in_javascript_may_write_whole_numbers_without_their_point(written: str, echoed: Any) -> None:
+    given_out = message_of([ToolCall("a1B2c3D4e", "weather", written)])
+    use = {"type": "tool_use", "id": "a1B2c3D4e", "name": "weather", "input": echoed}
+    found = prompt(HELLO, {"role": "assistant", "content": [use]}, HELLO)
+    assert canonical(found.messages[1]) == canonical(given_out)
+
+
 @pytest.mark.parametrize("dump", ["model_dump", "to_dict"])
 def test_an_answer_that_was_made_a_dict_can_be_sent_back(dump: str) -> None:
     deltas: list[Delta] = [Reasoning("hm"), Content("let me see"), CALL]

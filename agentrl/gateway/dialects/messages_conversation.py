@@ -34,6 +34,7 @@ from agentrl.gateway.dialects.messages_request import (
     ToolUseBlock,
     choice_of,
 )
+from agentrl.gateway.refusal import invalid
 from agentrl.gateway.request import Conversation
 
 PSEUDO_HEADER = re.compile(r"\A(?:x-anthropic-[\w-]+:[^\n]*(?:\n|\Z))+")
@@ -56,8 +57,12 @@ def conversation(request: PromptFields, *, answered: bool = True) -> Conversatio
     head = next((i for i, message in enumerate(messages) if not isinstance(message, SystemMessage)), len(messages))
     system = _lines([_system(request.system), *(_system(message.content) for message in messages[:head])])
     choice, parallel = choice_of(request)
+    try:
+        turns = list(_turns(messages[head:]))
+    except RecursionError as error:
+        raise invalid("messages", "messages: the input of a tool_use is nested too deep to be written") from error
     return Conversation(
-        messages=[*([{"role": "system", "content": system}] if system else []), *_turns(messages[head:])],
+        messages=[*([{"role": "system", "content": system}] if system else []), *turns],
         tools=[_function(tool) for tool in request.tools] if request.tools else None,
         tool_choice=choice,
         parallel_tool_calls=parallel,

@@ -1,7 +1,8 @@
 """A streamed Anthropic message.
 
 Thinking and text go out as they are sampled. Calls go out at the end, from the finished message: text may come after a
-call, and belongs into the one text block before it.
+call, and belongs into the one text block before it. Thinking comes before text; where a model thinks again after it,
+that is a block of its own here, and part of the first one in an answer without streaming.
 """
 
 from __future__ import annotations
