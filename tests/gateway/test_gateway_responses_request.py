@@ -7,18 +7,23 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from responses_builders import WEATHER_TOOL, answers, conversation, decoded, encoded, responding, some_text
+from responses_builders import (
+    CALL,
+    SAID,
+    THOUGHT,
+    WEATHER_TOOL,
+    answer_of,
+    answers,
+    conversation,
+    decoded,
+    encoded,
+    some_text,
+)
 
 from agentrl.gateway.canonical import canonical
 from agentrl.gateway.deltas import Answer, Content, Delta
-from agentrl.gateway.dialects.responses import RESPONSES
-from agentrl.gateway.refusal import Refusal, invalid
 from agentrl.gateway.request import NamedTool
 from agentrl.types import Constraint
-
-CALL = {"type": "function_call", "call_id": "c1", "name": "weather", "arguments": "{}"}
-THOUGHT = {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]}
-SAID = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "yes", "annotations": []}]}
 
 
 def messages(*items: dict[str, Any]) -> list[dict[str, Any]]:
@@ -139,6 +144,12 @@ def test_an_echoed_conversation_is_the_one_that_was_recorded(
     assert [canonical(message) for message in messages(*items)] == [canonical(message) for message in recorded]
 
 
+def test_two_answers_in_a_row_stay_two_messages() -> None:
+    first = encoded(answer_of([Content("a")], response_id="resp_1"))["output"]
+    second = encoded(answer_of([Content("b")], response_id="resp_2"))["output"]
+    assert [message["content"] for message in messages(*first, *second)] == ["a", "b"]
+
+
 # Tools
 
 
@@ -228,78 +239,3 @@ def test_what_cannot_change_an_answer_is_taken() -> None:
         "prompt": None,
     }
     assert conversation(input="q", **ignored) == conversation(input="q")
-
-
-# Refusals
-
-IMAGE = {"type": "input_image", "image_url": "data:", "detail": "auto"}
-
-
-@pytest.mark.parametrize(
-    ("field", "body"),
-    [
-        ("input", {}),
-        ("input", {"input": []}),
-        ("input[0].content[0].type", {"input": [{"role": "user", "content": [IMAGE]}]}),
-        (
-            "input[0].content[0].type",
-            {"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "f"}]}]},
-        ),
-        ("input[1].type", {"input": [{"role": "user", "content": "q"}, {"type": "web_search_call", "id": "w"}]}),
-        ("input[0].type", {"input": [{"type": "item_reference", "id": "msg_1"}]}),
-        ("input[0].type", {"input": [{"type": "custom_tool_call", "call_id": "c", "name": "n", "input": "i"}]}),
-        ("input[0].role", {"input": [{"role": "tool", "content": "q"}]}),
-        ("input[0].colour", {"input": [{"role": "user", "content": "q", "colour": "red"}]}),
-        ("input[0].caller", {"input": [CALL | {"caller": {"type": "program", "caller_id": "p"}}]}),
-        ("input[0].namespace", {"input": [CALL | {"namespace": "n"}]}),
-        ("input[0]", {"input": [{"type": "function_call_output", "output": "x"}]}),
-        ("input[0].output[0].type", {"input": [{"type": "function_call_output", "call_id": "c", "output": [IMAGE]}]}),
-        ("tools[0].type", {"tools": [{"type": "web_search"}]}),
-        ("tools[0].type", {"tools": [{"type": "custom", "name": "n", "format": {"type": "grammar"}}]}),
-        ("tools[0].defer_loading", {"tools": [WEATHER_TOOL | {"defer_loading": True}]}),
-        ("tool_choice", {"tools": [WEATHER_TOOL], "tool_choice": "any"}),
-        ("tool_choice", {"tool_choice": "required"}),
-        ("tool_choice.name", {"tools": [WEATHER_TOOL], "tool_choice": {"type": "function", "name": "now"}}),
-        ("tool_choice.type", {"tools": [WEATHER_TOOL], "tool_choice": {"type": "allowed_tools"}}),
-        ("background", {"background": True}),
-        ("truncation", {"truncation": "auto"}),
-        ("conversation", {"conversation": "conv_1"}),
-        ("prompt", {"prompt": {"id": "p"}}),
-        ("context_management", {"context_management": [{"type": "compaction"}]}),
-        ("moderation", {"moderation": {"model": "m"}}),
-        ("prompt_cache_options.prewarm", {"prompt_cache_options": {"prewarm": True}}),
-        ("max_output_tokens", {"max_output_tokens": 0}),
-        ("top_logprobs", {"top_logprobs": 21}),
-        ("temperature", {"temperature": "hot"}),
-        ("text.format.type", {"text": {"format": {"type": "grammar"}}}),
-        ("text.format", {"text": {"format": {"type": "json_schema", "name": "n"}}}),
-        ("reasoning.context", {"reasoning": {"context": "current_turn"}}),
-        ("n", {"n": 2}),
-    ],
-)
-def test_what_is_not_supported_is_refused_by_name(field: str, body: dict[str, Any]) -> None:
-    if field != "input":
-        body = {"input": "q", **body}
-    with pytest.raises(Refusal) as refused:
-        decoded(**body)
-    assert (refused.value.status, refused.value.param) == (400, field)
-    assert refused.value.message.startswith(field) or field in refused.value.message
-
-
-def test_refusals_of_the_core_name_the_field_as_this_api_does() -> None:
-    assert b'"param":"input"' in RESPONSES.error(invalid("messages", "too long"))
-    stream = RESPONSES.stream(decoded(input="q")[1], responding())
-    assert b'"param":"max_output_tokens"' in stream.fail(invalid("max_tokens", "too many"))
-
-
-def test_the_deltas_of_an_echo_are_not_shared_between_messages() -> None:
-    """Two answers in a row, nothing between them: by their ids they stay two."""
-    first = encoded(_said("a", "resp_1"))["output"]
-    second = encoded(_said("b", "resp_2"))["output"]
-    assert [message["content"] for message in messages(*first, *second)] == ["a", "b"]
-
-
-def _said(text: str, response_id: str) -> Answer:
-    from responses_builders import answer_of
-
-    return answer_of([Content(text)], response_id=response_id)
