@@ -15,6 +15,7 @@ import jinja2
 from jinja2 import nodes
 from jinja2.ext import Extension, LoopControlExtension
 from jinja2.parser import Parser
+from jinja2.runtime import LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from agentrl.errors import AgentRLError, ConfigError
@@ -83,18 +84,31 @@ class _Generation(Extension):
 
 
 class _Environment(ImmutableSandboxedEnvironment):
-    """The sandbox, with a short way for what templates do most: `message.role` of a plain dict."""
+    """The sandbox, with short ways for what templates do most: `message.role`, `content.strip`, `loop.last`.
+
+    Neither reaches anything that the sandbox would keep from a template.
+    """
 
     def getattr(self, obj: Any, attribute: str) -> Any:
-        if type(obj) is dict and attribute not in _DICT_NAMES and not attribute.startswith("_"):
+        kind = type(obj)
+        if kind is dict and attribute not in DICT_NAMES:
             try:
                 return obj[attribute]
             except KeyError:
                 return self.undefined(obj=obj, name=attribute)
+        if (kind is str and attribute in STR_METHODS) or (kind is dict and attribute in DICT_READERS):
+            return getattr(obj, attribute)
+        if kind is LoopContext and attribute in LOOP_FIELDS:
+            return getattr(obj, attribute)
         return super().getattr(obj, attribute)
 
 
-_DICT_NAMES = frozenset(dir(dict))
+DICT_NAMES = frozenset(dir(dict))
+LOOP_FIELDS = frozenset({"index", "index0", "first", "last", "length", "previtem", "nextitem"})
+DICT_READERS = frozenset({"items", "keys", "values", "get"})
+STR_METHODS = frozenset(
+    {"strip", "lstrip", "rstrip", "split", "rsplit", "startswith", "endswith", "replace", "lower", "upper", "title"}
+)
 
 
 def _environment() -> jinja2.Environment:
