@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import anthropic
 import httpx2
 import orjson
+from gateway_builders import Opened
 
 from agentrl.gateway.deltas import Answer, Delta, Piece, message_of
 from agentrl.gateway.dialects.base import Responding
@@ -20,6 +22,26 @@ RESPONDING = Responding(
     response_id="msg_1", created=1, model="policy", token_bytes=lambda token_id: b"", text=lambda token_ids: ""
 )
 WEATHER = {"name": "weather", "description": "of a city", "input_schema": {"type": "object"}}
+
+
+def text(value: str, **fields: Any) -> dict[str, Any]:
+    return {"type": "text", "text": value, **fields}
+
+
+def user(*content: Any) -> dict[str, Any]:
+    return {"role": "user", "content": content[0] if isinstance(content[0], str) else list(content)}
+
+
+def assistant(*content: dict[str, Any]) -> dict[str, Any]:
+    return {"role": "assistant", "content": list(content)}
+
+
+def use(call_id: str, name: str = "weather", **tool_input: Any) -> dict[str, Any]:
+    return {"type": "tool_use", "id": call_id, "name": name, "input": tool_input}
+
+
+def result(call_id: str, content: Any = "rain", **fields: Any) -> dict[str, Any]:
+    return {"type": "tool_result", "tool_use_id": call_id, "content": content, **fields}
 
 
 def body(**fields: Any) -> bytes:
@@ -110,3 +132,13 @@ def sdk(
 
     http = anthropic.DefaultHttpxClient(transport=httpx2.MockTransport(handler))
     return anthropic.Anthropic(api_key="key", base_url="http://gateway", http_client=http, max_retries=0)
+
+
+@asynccontextmanager
+async def client(session: Opened, *, api_key: str | None = None) -> AsyncIterator[anthropic.AsyncAnthropic]:
+    """Anthropic's client on a served session."""
+    base_url = session.base_url.removesuffix("/v1")
+    async with anthropic.AsyncAnthropic(
+        base_url=base_url, api_key=api_key or session.api_key, auth_token=None, max_retries=0
+    ) as sdk:
+        yield sdk

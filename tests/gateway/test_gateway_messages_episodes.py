@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import anthropic
-import orjson
 import pytest
 from gateway_builders import END, Opened, Served, always, ids, letters, says, serving
-from messages_builders import WEATHER
+from messages_builders import WEATHER, client
 
 from agentrl.engine.scripted import Reply
 from agentrl.gateway import dialects
-from agentrl.gateway.dialects.count_tokens import decode_count
 from agentrl.gateway.dialects.messages import MESSAGES
 
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Paris"}}\n</tool_call>'
@@ -28,15 +25,6 @@ ASKED: dict[str, Any] = {"model": "policy", "max_tokens": 256, "messages": [QUES
 def _spoken(monkeypatch: pytest.MonkeyPatch) -> None:
     if MESSAGES not in dialects.ALL:
         monkeypatch.setattr(dialects, "ALL", (*dialects.ALL, MESSAGES))
-
-
-@asynccontextmanager
-async def client(session: Opened, *, api_key: str | None = None) -> AsyncIterator[anthropic.AsyncAnthropic]:
-    base_url = session.base_url.removesuffix("/v1")
-    async with anthropic.AsyncAnthropic(
-        base_url=base_url, api_key=api_key or session.api_key, auth_token=None, max_retries=0
-    ) as sdk:
-        yield sdk
 
 
 async def answered(sdk: anthropic.AsyncAnthropic, stream: bool, messages: Sequence[Any], **fields: Any) -> Any:
@@ -184,17 +172,6 @@ async def test_a_stop_sequence_is_named_and_no_part_of_the_text() -> None:
             found = await sdk.messages.create(**ASKED, stop_sequences=["</answer>"])
         assert (found.stop_reason, found.stop_sequence) == ("stop_sequence", "</answer>")
         assert [block.text for block in found.content if block.type == "text"] == ["4"]
-
-
-async def test_the_counted_prompt_has_as_many_tokens_as_the_one_that_the_engine_gets() -> None:
-    asked: dict[str, Any] = {"messages": [QUESTION], "system": "be kind", "tools": [WEATHER]}
-    async with serving(always([*letters("ok"), END])) as served:
-        gateway, session = served.server.gateway, await served.open()
-        counting = decode_count(orjson.dumps(asked))
-        [counted] = await gateway.turns.plan(await gateway.session(session.id), counting, "")
-        async with client(session) as sdk:
-            answer = await sdk.messages.create(**asked, model="policy", max_tokens=16)
-        assert len(counted.prompt_ids) == len(served.engine.prompts[0]) == answer.usage.input_tokens
 
 
 # Exceptions

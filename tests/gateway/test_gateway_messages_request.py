@@ -4,36 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import orjson
 import pytest
-from messages_builders import WEATHER, body, prompt
+from messages_builders import WEATHER, assistant, body, prompt, result, text, use, user
 
-from agentrl.gateway.dialects.count_tokens import decode_count, encode_count
 from agentrl.gateway.dialects.messages import decode
 from agentrl.gateway.refusal import Refusal
-from agentrl.gateway.request import Conversation, NamedTool
+from agentrl.gateway.request import NamedTool
 from agentrl.gateway.sampling import effective
 from agentrl.types import Constraint
-
-
-def text(value: str, **fields: Any) -> dict[str, Any]:
-    return {"type": "text", "text": value, **fields}
-
-
-def user(*content: Any) -> dict[str, Any]:
-    return {"role": "user", "content": content[0] if isinstance(content[0], str) else list(content)}
-
-
-def assistant(*content: dict[str, Any]) -> dict[str, Any]:
-    return {"role": "assistant", "content": list(content)}
-
-
-def use(call_id: str, name: str = "weather", **tool_input: Any) -> dict[str, Any]:
-    return {"type": "tool_use", "id": call_id, "name": name, "input": tool_input}
-
-
-def result(call_id: str, content: Any = "rain", **fields: Any) -> dict[str, Any]:
-    return {"type": "tool_result", "tool_use_id": call_id, "content": content, **fields}
 
 
 def called(call_id: str, arguments: str) -> dict[str, Any]:
@@ -285,27 +263,3 @@ def test_an_input_that_is_nested_too_deep_is_refused_and_never_a_failure_of_the_
         except Refusal:
             refused += 1
     assert refused > 0
-
-
-# Counting
-
-
-def count(*messages: dict[str, Any], **fields: Any) -> Conversation:
-    [found] = decode_count(orjson.dumps({"messages": messages, **fields})).prompts
-    assert isinstance(found, Conversation)
-    return found
-
-
-def test_the_counted_prompt_is_that_of_the_same_request() -> None:
-    fields = {"system": "s", "tools": [WEATHER], "thinking": {"type": "disabled"}, "tool_choice": {"type": "any"}}
-    assert count(user("q"), model="policy", **fields) == prompt(user("q"), **fields)
-    assert encode_count(7) == b'{"input_tokens":7}'
-
-
-def test_a_conversation_that_ends_with_the_assistant_can_be_counted() -> None:
-    assert count(user("q"), assistant(text("a"))).messages[-1] == {"role": "assistant", "content": "a"}
-
-
-def test_a_count_has_no_limit_of_tokens() -> None:
-    with pytest.raises(Refusal, match="max_tokens"):
-        decode_count(body())

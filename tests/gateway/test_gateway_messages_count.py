@@ -1,0 +1,54 @@
+"""Anthropic token counting: the prompt that is counted is the one that a message would be answered to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+from gateway_builders import END, always, letters, serving
+from messages_builders import WEATHER, assistant, body, client, prompt, text, user
+
+from agentrl.gateway import dialects
+from agentrl.gateway.dialects.count_tokens import decode_count, encode_count
+from agentrl.gateway.dialects.messages import MESSAGES
+from agentrl.gateway.refusal import Refusal
+from agentrl.gateway.request import Conversation
+
+
+@pytest.fixture(autouse=True)
+def _spoken(monkeypatch: pytest.MonkeyPatch) -> None:
+    if MESSAGES not in dialects.ALL:
+        monkeypatch.setattr(dialects, "ALL", (*dialects.ALL, MESSAGES))
+
+
+def count(*messages: dict[str, Any], **fields: Any) -> Conversation:
+    [found] = decode_count(orjson.dumps({"messages": messages, **fields})).prompts
+    assert isinstance(found, Conversation)
+    return found
+
+
+def test_the_counted_prompt_is_that_of_the_same_request() -> None:
+    fields = {"system": "s", "tools": [WEATHER], "thinking": {"type": "disabled"}, "tool_choice": {"type": "any"}}
+    assert count(user("q"), model="policy", **fields) == prompt(user("q"), **fields)
+    assert encode_count(7) == b'{"input_tokens":7}'
+
+
+def test_a_conversation_that_ends_with_the_assistant_can_be_counted() -> None:
+    assert count(user("q"), assistant(text("a"))).messages[-1] == {"role": "assistant", "content": "a"}
+
+
+def test_a_count_has_no_limit_of_tokens() -> None:
+    with pytest.raises(Refusal, match="max_tokens"):
+        decode_count(body())
+
+
+async def test_the_counted_prompt_has_as_many_tokens_as_the_one_that_the_engine_gets() -> None:
+    asked: dict[str, Any] = {"messages": [user("q")], "system": "be kind", "tools": [WEATHER]}
+    async with serving(always([*letters("ok"), END])) as served:
+        gateway, session = served.server.gateway, await served.open()
+        counting = decode_count(orjson.dumps(asked))
+        [counted] = await gateway.turns.plan(await gateway.session(session.id), counting, "")
+        async with client(session) as sdk:
+            answer = await sdk.messages.create(**asked, model="policy", max_tokens=16)
+        assert len(counted.prompt_ids) == len(served.engine.prompts[0]) == answer.usage.input_tokens
