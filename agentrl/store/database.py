@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -10,8 +11,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, SQLAlch
 from sqlalchemy.exc import TimeoutError as NoConnection
 
 from agentrl.errors import StoreError, StoreUnavailable
-from agentrl.store import schema
-from agentrl.store.connect import open_engine
+from agentrl.store import connect, schema
 
 CREATING = 0x61_67_65_6E_74_72_6C
 """PostgreSQL: the advisory lock of whoever creates the tables ("agentrl")."""
@@ -25,10 +25,12 @@ class Database:
     """One database by URL, with the tables of `agentrl.store.schema` in it. Safe to share between threads."""
 
     def __init__(self, url: str, *, create: bool) -> None:
-        self._engine = open_engine(url, create=create)
+        self._engine = connect.open_engine(url, create=create)
+        self._postgresql = self._engine.dialect.name == "postgresql"
         self._snapshots = self._engine
-        if self._engine.dialect.name == "postgresql":
+        if self._postgresql:
             self._snapshots = self._engine.execution_options(isolation_level="REPEATABLE READ")
+        self._turn = threading.Lock()
         self.where = self._engine.url.render_as_string(hide_password=True)
         try:
             self._check_schema(create=create)
@@ -49,10 +51,25 @@ class Database:
         SQLite takes its write lock at once, so that what the block reads cannot change before it writes. On PostgreSQL
         another writer may come in between: lock what you read (`with_for_update`), and expect Conflict.
         """
-        with self._reported(doing), self._engine.connect() as connection:
+        with self._reported(doing), self._in_turn(doing), self._engine.connect() as connection:
             connection = connection.execution_options(agentrl_write=True)
             with connection.begin():
                 yield connection
+
+    @contextmanager
+    def _in_turn(self, doing: str) -> Iterator[None]:
+        """One writing thread at a time where the database takes one: it would let the others poll for its lock."""
+        if self._postgresql:
+            yield
+            return
+        if not self._turn.acquire(timeout=connect.BUSY_TIMEOUT_S):
+            raise StoreUnavailable(
+                f"{doing} in {self.where} failed: other threads write since {connect.BUSY_TIMEOUT_S:g} s"
+            )
+        try:
+            yield
+        finally:
+            self._turn.release()
 
     def close(self) -> None:
         self._engine.dispose()
@@ -73,7 +90,7 @@ class Database:
         version = self._schema_version()
         if version is None and create:
             with self.write("creating the tables") as connection:
-                if connection.dialect.name == "postgresql":
+                if self._postgresql:
                     connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": CREATING})
                 schema.metadata.create_all(connection)
                 if connection.execute(select(schema.meta.c.value)).first() is None:
