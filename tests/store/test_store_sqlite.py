@@ -7,6 +7,7 @@ import signal
 import sqlite3
 import subprocess
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -139,11 +140,22 @@ def test_a_writer_waits_its_time_and_then_says_so(tmp_path: Path, monkeypatch: p
     store.save(two_turns().build())
 
 
-def test_a_store_of_another_layout_is_refused(tmp_path: Path) -> None:
+def test_a_thread_waits_its_time_for_another_and_then_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connect, "BUSY_TIMEOUT_S", 0.05)
+    store = SqlStore.at(tmp_path / "t.db")
+    with store._database.write("holding"), ThreadPoolExecutor(1) as pool:
+        saving = pool.submit(store.save, two_turns().build())
+        with pytest.raises(StoreUnavailable, match=r"saving trajectory 's0' in .* other threads write since 0\.05 s"):
+            saving.result(timeout=30)
+    store.save(two_turns().build())
+
+
+@pytest.mark.parametrize("layout", ["1", "99"])
+def test_a_store_of_another_layout_is_refused(tmp_path: Path, layout: str) -> None:
     SqlStore.at(tmp_path / "t.db").close()
     with sqlite3.connect(tmp_path / "t.db") as connection:
-        connection.execute("UPDATE meta SET value = '99'")
-    with pytest.raises(StoreError, match=f"has store layout 99, this agentrl .* writes {schema.SCHEMA_VERSION}"):
+        connection.execute("UPDATE meta SET value = ?", (layout,))
+    with pytest.raises(StoreError, match=f"has store layout {layout}, this agentrl .* writes {schema.SCHEMA_VERSION}"):
         SqlStore.at(tmp_path / "t.db")
 
 
