@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from agentrl.breaker import BreakerPolicy
 from agentrl.gateway.archive import Archive
 from agentrl.gateway.auth import Auth
 from agentrl.gateway.books import Books
@@ -75,6 +76,11 @@ class Gateway:
                 max_in_flight=config.max_in_flight_per_engine,
                 max_skew=config.max_skew,
                 engine_concurrency=config.engine_concurrency,
+                breaker=BreakerPolicy(
+                    failures=config.breaker_failures,
+                    backoff_s=config.breaker_backoff_s,
+                    max_backoff_s=config.breaker_max_backoff_s,
+                ),
             ),
             health_every_s=config.health_every_s,
             wait_s=config.engine_wait_s,

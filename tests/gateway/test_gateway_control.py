@@ -131,6 +131,7 @@ async def test_engines_come_and_go_while_it_runs() -> None:
             "version": 0,
             "routable": True,
             "in_flight": 0,
+            "breaker": "closed",
             "last_error": None,
         }
         session = await served.open()
