@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import random
+import struct
 from itertools import pairwise
 from typing import Any
 
 from bench.gateway.workload import Workload
 
-LOGPROB = -0.6931471805599453
 MAX_MODEL_LEN = 32_768
 OK = b"HTTP/1.1 200 OK\r\n"
 
@@ -40,8 +41,9 @@ class Answers:
 def _chat(workload: Workload, turn: int, *, tokens: bool) -> dict[str, Any]:
     prompt_ids, answer_ids = workload.prompt_ids(0, turn), workload.answer_ids
     content = [
-        {"token": text, "logprob": LOGPROB, "bytes": list(text.encode()), "top_logprobs": []}
-        for text in (workload.tokenizer.decode([token_id], skip_special_tokens=False) for token_id in answer_ids)
+        {"token": text, "logprob": logprob, "bytes": list(text.encode()), "top_logprobs": []}
+        for token_id, logprob in zip(answer_ids, _logprobs(len(answer_ids)), strict=True)
+        for text in [workload.tokenizer.decode([token_id], skip_special_tokens=False)]
     ]
     choice: dict[str, Any] = {
         "index": 0,
@@ -52,13 +54,13 @@ def _chat(workload: Workload, turn: int, *, tokens: bool) -> dict[str, Any]:
             "annotations": None,
             "audio": None,
             "function_call": None,
-            "tool_calls": [],
             "reasoning": None,
         },
         "logprobs": {"content": content} if tokens else None,
         "finish_reason": "stop",
         "stop_reason": None,
         "token_ids": answer_ids if tokens else None,
+        "routed_experts": None,
     }
     counts = {"prompt_tokens": len(prompt_ids), "completion_tokens": len(answer_ids)}
     return {
@@ -69,10 +71,18 @@ def _chat(workload: Workload, turn: int, *, tokens: bool) -> dict[str, Any]:
         "choices": [choice],
         "service_tier": None,
         "system_fingerprint": None,
-        "usage": {**counts, "total_tokens": sum(counts.values()), "prompt_tokens_details": None},
+        "usage": {
+            **counts,
+            "total_tokens": sum(counts.values()),
+            "prompt_tokens_details": None,
+            "completion_tokens_details": None,
+        },
         "prompt_logprobs": None,
         "prompt_token_ids": prompt_ids if tokens else None,
+        "prompt_text": None,
         "kv_transfer_params": None,
+        "ec_transfer_params": None,
+        "metrics": None,
     }
 
 
@@ -81,10 +91,14 @@ def _events(workload: Workload, stream_interval: int) -> list[bytes]:
     ids = workload.answer_ids
     step = stream_interval or len(ids)
     cuts = [0, *range(1 if stream_interval > 1 else step, len(ids), step), len(ids)]
+    entries = [
+        {"token_id": token_id, "logprob": logprob, "rank": 1}
+        for token_id, logprob in zip(ids, _logprobs(len(ids)), strict=True)
+    ]
     events = []
     for start, end in pairwise(cuts):
         last = end == len(ids)
-        content = [{"token_id": i, "logprob": LOGPROB, "rank": 1, "top_logprobs": []} for i in ids[start:end]]
+        content = [entry | {"top_logprobs": [entry]} for entry in entries[start:end]]  # the sampled token is in both
         choice = {
             "index": 0,
             "finish_reason": "stop" if last else None,
@@ -95,9 +109,20 @@ def _events(workload: Workload, stream_interval: int) -> list[bytes]:
             "weight_versions": [{"version": "default", "start": 0, "end": len(ids)}] if last else None,
             "logprobs": {"content": content},
         }
-        event = {"request_id": "0123456789abcdef", "usage": None, "output_mode": "tokens", "choices": [choice]}
+        event = {
+            "request_id": "generate-tokens-0123456789abcdef",
+            "usage": None,
+            "output_mode": "tokens",
+            "choices": [choice],
+        }
         events.append(b"data: " + _dumps(event) + b"\n\n")
     return [*events, b"data: [DONE]\n\n"]
+
+
+def _logprobs(count: int) -> list[float]:
+    """float32 numbers printed in full, as engines send them."""
+    draw = random.Random(0)
+    return [struct.unpack("f", struct.pack("f", -draw.expovariate(1.5)))[0] for _ in range(count)]
 
 
 def _dumps(value: Any) -> bytes:

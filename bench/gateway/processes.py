@@ -17,7 +17,7 @@ from typing import Self
 import psutil
 from msgspec import Struct, field
 
-ROOT = Path(os.environ.get("AGENTRL_BENCH_ROOT", Path(__file__).resolve().parents[2]))
+ROOT = Path(__file__).absolute().parents[2]  # not resolved: another checkout may link to this folder
 START_S, STOP_S, IDLE_S = 120.0, 15.0, 60.0
 IDLE_SHARE = 0.1
 """Of one core, below which a server counts as idle."""

@@ -25,6 +25,7 @@ class SessionLoad(Struct, kw_only=True):
     sessions: int
     turns: int
     errors: int
+    requests: int
     seconds: float
     requests_per_s: float
     latency_p50_ms: float

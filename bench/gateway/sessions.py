@@ -66,6 +66,7 @@ def run_sessions(load: Load, folder: Path) -> SessionLoad:
         sessions=load.sessions,
         turns=load.turns,
         errors=outcome.errors,
+        requests=len(outcome.latencies_ms),
         seconds=round(outcome.seconds, 3),
         requests_per_s=round(len(outcome.latencies_ms) / outcome.seconds, 1),
         latency_p50_ms=round(quantile(outcome.latencies_ms, 0.5), 2),

@@ -53,7 +53,7 @@ class Workload:
     def answer_ids(self) -> list[int]:
         """[answer_tokens], the end-of-turn token last."""
         text = " ".join(self._some(-2, self.sizes.answer_tokens))
-        return [*self._encode(text)[: self.sizes.answer_tokens - 1], self.tokenizer.token_to_id(END_OF_TURN)]
+        return self._encode(text)[: self.sizes.answer_tokens - 1] + self._encode(END_OF_TURN)
 
     @cached_property
     def answer(self) -> str:
