@@ -87,7 +87,7 @@ class MessageForm:
         is_answer = role == "assistant"
         calls = message.get("tool_calls")
         text = disguise.hide(Message(message).text, is_answer=is_answer)
-        found: dict[str, Any] = {"role": role, "content": self._content(text) if calls else text}
+        found: dict[str, Any] = {"role": disguise.hide(role), "content": self._content(text) if calls else text}
         # The harmony template refuses calls beside both.
         if (reasoning := message.get("reasoning_content")) and not (
             calls and text and self.reasoning_key == "thinking"

@@ -118,19 +118,27 @@ def test_after_a_call_the_ids_spell_what_the_template_writes_for_all_of_it(
 
 
 @every_family
-@given(cities=st.lists(CITIES, min_size=1, max_size=3), said=SAID)
-def test_an_episode_of_calls_stays_one_sequence(family: TemplateFamily, cities: list[str], said: str) -> None:
-    history: list[dict[str, Any]] = [user("go")]
-    ids = family.renderer.first(history, [TOOL], family.variables)
-    for city in cities:
-        sample = family.sampled_call(city)
-        added = family.renderer.extension(history, call(city), [result("fine")], [TOOL], sample, family.variables)
+@given(turns=st.lists(st.tuples(WORDS, st.lists(st.tuples(CITIES, WORDS), max_size=2), SAID), min_size=1, max_size=3))
+def test_a_whole_episode_spells_what_the_template_writes_for_it_in_one_sequence(
+    family: TemplateFamily, turns: list[tuple[str, list[tuple[str, str]], str]]
+) -> None:
+    history: list[dict[str, Any]] = [user(turns[0][0])]
+    ids = family.renderer.first(history, None, family.variables)
+
+    def go_on(said: dict[str, Any], new: dict[str, Any], sample: list[int]) -> None:
+        added = family.renderer.extension(history, said, [new], None, sample, family.variables)
         assert added is not None
-        ids += [*sample, *added]
-        history += [call(city), result("fine")]
-    assert family.decoded(ids) == family.written(history, [TOOL])
-    sample = family.sampled_answer(said)
-    assert family.renderer.extension(history, answer(said), [user("x")], [TOOL], sample, family.variables) is not None
+        ids.extend([*sample, *added])
+        history.extend([said, new])
+
+    for (_, calls, said), (following, _, _) in zip(turns, [*turns[1:], ("bye", [], "")], strict=True):
+        for city, seen in calls:
+            go_on(call(city), result(seen), family.sampled_call(city))
+        go_on(answer(said), user(following), family.sampled_answer(said))
+    text = family.decoded(ids)
+    if family is HARMONY:  # <|return|> is what is sampled where <|end|> is written later
+        text = text.replace("<|return|>", "<|end|>")
+    assert text == family.written(history)
 
 
 @every_family
