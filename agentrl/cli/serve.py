@@ -74,7 +74,7 @@ async def _serve(server: GatewayServer, console: Console, *, shown_key: str | No
         say(f"gateway at {server.url} (control API there, agents at /sessions/ID/v1); Ctrl-C ends it", soft_wrap=True)
         if shown_key is not None:
             say(f"admin key, shown once: {shown_key}", markup=False, highlight=False, soft_wrap=True)
-        for engine in server.gateway.table:
+        for engine in server.gateway.pools.engines:
             if not engine.healthy:
                 say(f"warning: {engine.last_error}; it is asked again every second", style="yellow", soft_wrap=True)
         ended = asyncio.create_task(server.wait())

@@ -65,7 +65,7 @@ async def publish_half(fleet: EngineFleet, directory: Path) -> None:
 
 
 def routable(server: GatewayServer) -> dict[str, bool]:
-    table = server.gateway.table
+    table = server.gateway.pools.shared.table
     return {
         engine.id: engine.healthy and not engine.held_back and engine.version == table.current_version
         for engine in table
@@ -78,11 +78,11 @@ def answer(prompt_ids: object, sampling: object, version: object) -> list[int]:
 
 async def test_every_engine_takes_the_version_and_the_gateway_hears_of_it(tmp_path: Path):
     async with ScriptedEngine(answer) as one, ScriptedEngine(answer) as two, fleet_of(one, two) as (fleet, server):
-        assert server.gateway.table.current_version == 0
+        assert server.gateway.pools.shared.table.current_version == 0
         assert await publish(fleet, tmp_path, 1) == ["engine-0", "engine-1"]
         assert (one.version, two.version) == (1, 1)
         assert [(record.engine_id, record.version) for record in SWAP_LOG] == [("engine-0", 1), ("engine-1", 1)]
-        assert server.gateway.table.current_version == 1
+        assert server.gateway.pools.shared.table.current_version == 1
         assert routable(server) == {"engine-0": True, "engine-1": True}
 
 
@@ -94,7 +94,7 @@ async def test_an_engine_that_refuses_a_swap_gets_no_traffic_until_it_took_a_lat
         two.refuse_swap.clear()
         assert await publish(fleet, tmp_path, 2) == ["engine-0", "engine-1"]
         assert routable(server) == {"engine-0": True, "engine-1": True}
-        assert server.gateway.table.current_version == 2
+        assert server.gateway.pools.shared.table.current_version == 2
 
 
 async def test_a_swap_that_no_engine_took_fails_and_raises_no_version(tmp_path: Path):
@@ -102,7 +102,7 @@ async def test_a_swap_that_no_engine_took_fails_and_raises_no_version(tmp_path: 
         one.refuse_swap["finish_weight_update"] = 500
         with pytest.raises(SwapError, match="no engine took version 1: engine engine-0 did not get version 1"):
             await publish(fleet, tmp_path, 1)
-        assert server.gateway.table.current_version == 0
+        assert server.gateway.pools.shared.table.current_version == 0
         assert routable(server) == {"engine-0": False}
 
 

@@ -88,6 +88,7 @@ async def test_every_sampling_field_is_sent_and_neutral(client: HttpEngineClient
         "min_tokens": 0,
         "ignore_eos": False,
         "stop": [],
+        "stop_token_ids": [],
         "logprobs": 0,
         "detokenize": False,
     }

@@ -198,7 +198,8 @@ async def serving(
     engines = [ScriptedEngine(script, max_model_len=max_model_len) for script in scripts]
     for engine in engines:
         await engine.__aenter__()
-    settings = GatewayConfig(**{"health_every_s": 0.05, "engine_urls": tuple(e.url for e in engines), **config})
+    quick = {"health_every_s": 0.05, "breaker_backoff_s": 0.05}
+    settings = GatewayConfig(**{**quick, "engine_urls": tuple(e.url for e in engines), **config})
     server = GatewayServer(settings, renderer=renderer(template), engine_factory=HttpEngineClient, sink=sink)
     await server.start()
     headers = {"Authorization": f"Bearer {server.admin_key}"}
@@ -219,6 +220,16 @@ def says(*turns: Sequence[int] | Reply) -> Script:
 
 def always(turn: Sequence[int] | Reply) -> Script:
     return lambda prompt_ids, sampling, version: turn
+
+
+def continues(turn: Sequence[int]) -> Script:
+    """A script that samples the rest of this turn, wherever the prompt has come to in it."""
+
+    def script(prompt_ids: list[int], sampling: Any, version: int) -> list[int]:
+        held = next(n for n in range(len(turn), -1, -1) if list(turn[:n]) == prompt_ids[len(prompt_ids) - n :])
+        return list(turn[held:])
+
+    return script
 
 
 async def eventually(condition: Callable[[], bool]) -> None:

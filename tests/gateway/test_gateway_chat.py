@@ -67,8 +67,9 @@ async def test_tool_choice_none_leaves_the_text_as_it_is() -> None:
 
 
 async def test_case_43_text_is_trimmed_at_the_stop_string_and_the_ids_are_not() -> None:
-    sample = ids("<answer>4</answer>.")
-    async with serving(says(Reply(token_ids=sample, stop_reason="</answer>"), [*ids("ok"), END])) as served:
+    """An engine that runs past the stop is cut at the token that completed it; what is beyond is counted."""
+    sample, beyond = ids("<answer>4</answer>"), ids(" and")
+    async with serving(says(Reply(token_ids=[*sample, *beyond]), [*ids("ok"), END])) as served:
         session = await served.open()
         answer = await session.chat([user("q")], stop="</answer>")
         assert answer["choices"][0]["message"]["content"] == "<answer>4"
@@ -76,6 +77,7 @@ async def test_case_43_text_is_trimmed_at_the_stop_string_and_the_ids_are_not() 
         await session.chat([user("q"), answer["choices"][0]["message"], user("r")])
         first, second = served.engine.prompts
         assert second[: len(first) + len(sample) + 1] == [*first, *sample, END]  # the end marker is context
+        assert (await served.trajectory(session))["dropped"] == {"past_stop": len(beyond)}
 
 
 async def test_logprobs_stand_beside_every_sampled_token_with_its_bytes() -> None:
@@ -134,15 +136,14 @@ async def test_case_46_the_turns_before_an_overflow_are_kept() -> None:
 @pytest.mark.parametrize(
     ("field", "value", "named"),
     [
-        ("stream", True, "stream"),
-        ("n", 2, "n"),
+        ("n", 0, "n"),
         ("tool_choice", "required", "tool_choice"),
         ("tool_choice", {"type": "function", "function": {"name": "f"}}, "tool_choice"),
-        ("parallel_tool_calls", False, "parallel_tool_calls"),
         ("top_logprobs", 3, "top_logprobs"),
-        ("response_format", {"type": "json_object"}, "response_format"),
+        ("response_format", {"type": "json_schema"}, "response_format.schema"),
+        ("response_format", {"type": "grammar"}, "response_format.type"),
         ("logit_bias", {"5": 1}, "logit_bias"),
-        ("reasoning_effort", "high", "reasoning_effort"),
+        ("modalities", ["audio"], "modalities"),
         ("best_of", 3, "best_of"),
         ("temperature", "hot", "temperature"),
         ("temperature", 0, "temperature"),

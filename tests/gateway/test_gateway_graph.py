@@ -134,16 +134,16 @@ def test_a_session_without_a_call_has_no_row() -> None:
 
 def test_a_call_that_does_not_extend_its_parent_is_refused() -> None:
     graph = TokenGraph()
-    graph.add(call([1], [10]), b"a")
+    graph.add(call([1], [10]), [b"a"])
     with pytest.raises(ValueError, match="id for id"):
-        graph.add(call([1, 99, 2], [20], parent=0), b"b")
+        graph.add(call([1, 99, 2], [20], parent=0), [b"b"])
 
 
 def test_the_longest_recorded_conversation_is_continued_and_the_latest_of_equal_ones() -> None:
     graph = TokenGraph()
-    graph.add(call([1], [10]), b"one turn")
-    graph.add(call([1, 10], [20], parent=0), b"two turns")
-    graph.add(call([1], [11]), b"one turn")
+    graph.add(call([1], [10]), [b"one turn"])
+    graph.add(call([1, 10], [20], parent=0), [b"two turns"])
+    graph.add(call([1], [11]), [b"one turn"])
     assert graph.match([b"", b"question", b"one turn", b"more", b"two turns", b"end"]) == (1, 4)
     assert graph.match([b"", b"question", b"one turn"]) == (2, 2)
     assert graph.match([b"", b"another"]) == (None, 0)

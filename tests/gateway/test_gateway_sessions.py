@@ -49,7 +49,7 @@ def test_a_used_up_limit_ends_the_session_by_name(
     one = session(**limits)
     one.admit(101.0)
     one.admit(101.0)
-    one.graph.add(sampled(used), None)
+    one.graph.add(sampled(used))
     with pytest.raises(Refusal) as refused:
         one.admit(now)
     assert (refused.value.status, refused.value.code, refused.value.param) == (400, "session_limit_reached", named)
@@ -85,7 +85,7 @@ async def test_a_second_seal_changes_nothing() -> None:
 
 def test_a_reward_may_be_of_one_call() -> None:
     one = session()
-    one.graph.add(sampled(3), None)
+    one.graph.add(sampled(3))
     one.set_reward(0.25, None, "chatcmpl-1")
     assert (one.reward, one.graph.calls[0].reward) == (None, 0.25)
     with pytest.raises(Refusal, match="no call 'chatcmpl-2'"):
@@ -94,11 +94,11 @@ def test_a_reward_may_be_of_one_call() -> None:
 
 def test_keys_are_random_and_open_their_own_session() -> None:
     sessions = registry()
-    first, second = sessions.create(None, now=0.0), sessions.create(None, now=0.0)
-    assert first.api_key != second.api_key
-    assert len(first.api_key) > 40
-    assert sessions.by_key(first.api_key) is first
-    assert sessions.by_key(first.api_key + "x") is None
+    (first, key), (_, other) = sessions.create(None, now=0.0), sessions.create(None, now=0.0)
+    assert key != other
+    assert len(key) > 40
+    assert sessions.by_key(key) is first
+    assert sessions.by_key(key + "x") is None
 
 
 def test_an_id_is_taken_once_and_has_no_path_in_it() -> None:
@@ -113,7 +113,7 @@ def test_an_id_is_taken_once_and_has_no_path_in_it() -> None:
 def test_at_the_cap_the_first_saved_session_makes_room_and_open_ones_do_not() -> None:
     sessions = registry()
     sessions.create("a", now=0.0)
-    sessions.create("b", now=0.0).saved = True
+    sessions.create("b", now=0.0)[0].saved = True
     sessions.create("c", now=0.0)
     with pytest.raises(Refusal, match="no session 'b'"):
         sessions.get("b")
@@ -124,22 +124,22 @@ def test_at_the_cap_the_first_saved_session_makes_room_and_open_ones_do_not() ->
 
 def test_a_saved_session_lets_go_of_its_tokens_and_still_answers_for_its_key() -> None:
     sessions = registry()
-    saved = sessions.create("s", now=0.0)
-    saved.graph.add(sampled(3), None)
+    saved, key = sessions.create("s", now=0.0)
+    saved.graph.add(sampled(3))
     saved.saved = saved.sealed = True
     assert sessions.expire(now=5.0) == []
     assert not saved.released
     sessions.expire(now=6.0)
-    assert (saved.released, saved.graph.calls, sessions.by_key(saved.api_key)) == (True, [], saved)
+    assert (saved.released, saved.graph.calls, sessions.by_key(key)) == (True, [], saved)
 
 
 async def test_case_78_abandoned_sessions_expire_and_those_in_use_do_not() -> None:
     sessions = registry(max_sessions=10)
-    abandoned, saved, busy, fresh = (sessions.create(name, now=0.0) for name in "asbf")
+    (abandoned, _), (saved, key), (busy, _), (fresh, _) = (sessions.create(name, now=0.0) for name in "asbf")
     saved.saved, fresh.last_used = True, 55.0
     call = asyncio.create_task(asyncio.Event().wait())
     busy.track(call)
     assert sessions.expire(now=61.0) == [abandoned]
     assert [session.id for session in sessions] == ["a", "b", "f"]
-    assert sessions.by_key(saved.api_key) is None
+    assert sessions.by_key(key) is None
     call.cancel()
