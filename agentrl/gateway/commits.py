@@ -7,10 +7,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import islice
+from typing import Any, NamedTuple
 
 from agentrl.errors import StoreError, StoreUnavailable
 from agentrl.gateway.journal import Event, encode
@@ -22,39 +23,56 @@ logger = logging.getLogger(__name__)
 
 MAX_BATCH = 512
 """Entries of one transaction."""
+MAX_WAITING_BYTES = 256 * 2**20
 RETRY_S = 1.0
 """How long what the store did not take waits for company before it is tried again."""
 
 
-class _Item:
-    """An entry on its way. `done` is None, or ended, when nobody waits for it."""
+class _Waiter:
+    """Who queued `left` entries and hears when all of them are durable, or of the first that is not."""
 
-    __slots__ = ("done", "entry")
+    __slots__ = ("done", "left")
 
-    def __init__(self, entry: JournalEntry, done: asyncio.Future[None] | None) -> None:
-        self.entry = entry
-        self.done = done
+    def __init__(self, entries: int) -> None:
+        self.left = entries
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def settle(self, refusal: Exception | None) -> None:
-        if self.done is not None and not self.done.done():
-            if refusal is None:
-                self.done.set_result(None)
-            else:
-                self.done.set_exception(refusal)
+        self.left -= 1
+        if self.done.done():
+            return
+        if refusal is not None:
+            self.done.set_exception(refusal)
+        elif not self.left:
+            self.done.set_result(None)
+
+
+class _Item(NamedTuple):
+    """An entry on its way."""
+
+    entry: JournalEntry
+    waiter: _Waiter | None  # None for one that is owed
+
+    @property
+    def awaited(self) -> bool:
+        return self.waiter is not None and not self.waiter.done.done()
 
 
 class GroupCommit:
     """The one writer of a gateway's journal. Entries become durable in the order in which they came.
 
     One that the store did not take for now is refused, and owed all the same: it is written ahead of what comes later,
-    so that no session's journal has a hole. At most `max_waiting` entries wait or are owed.
+    so that no session's journal has a hole. Entries of `max_bytes` in all wait or are owed; then no more are queued.
     """
 
-    def __init__(self, sink: TrajectorySink, *, owner: str, timeout_s: float, max_waiting: int = 10_000) -> None:
+    def __init__(
+        self, sink: TrajectorySink, *, owner: str, timeout_s: float, max_bytes: int = MAX_WAITING_BYTES
+    ) -> None:
         self._sink = sink
         self._owner = owner
         self._timeout_s = timeout_s
-        self._room = asyncio.Semaphore(max_waiting)
+        self._max_bytes = max_bytes
+        self._bytes = 0  # of what waits, is under way or is owed
         self._queue: deque[_Item] = deque()
         self._in_flight: list[_Item] = []
         self._ending: set[str] = set()  # sessions of which nothing is owed any more
@@ -76,28 +94,31 @@ class GroupCommit:
         except StoreError as error:
             raise _refusal(session_id, error) from error
 
-    async def append(self, entry: JournalEntry) -> None:
-        """Returns when the entry is durable.
+    def queue(self, *entries: JournalEntry) -> Coroutine[Any, Any, None]:
+        """Entries of one session. What is returned is to be awaited: it ends when all of them are durable.
 
-        Raises Refusal: 503 `store_slow` when that takes more than `timeout_s` and 503 `store_failed` when the store
-        is out of reach (it is written as soon as it can be, for all that), 500 `store_refused` when it never will be.
+        Raises Refusal (503 `store_slow`) at once, with nothing queued, when too much waits or the gateway stops.
+
+        Awaiting raises Refusal: 503 `store_slow` when it takes more than `timeout_s` and 503 `store_failed` when the
+        store is out of reach (they are written as soon as they can be, for all that), 500 `store_refused` for one that
+        it will never take.
         """
-        if self._closed:
-            raise Refusal(503, "store_failed", "the gateway is stopping; ask again", retry_after=5)
+        size = sum(len(entry.data) for entry in entries)
+        if self._closed or (self._bytes and self._bytes + size > self._max_bytes):
+            why = "the gateway is stopping" if self._closed else f"{self._bytes} bytes wait for the store already"
+            raise Refusal(503, "store_slow", f"{why}; ask again", retry_after=5)
         if self._writer is None:
             self._writer = asyncio.create_task(self._write(), name="journal")
             self._writer.add_done_callback(_report)
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                await self._room.acquire()
-                item = _Item(entry, asyncio.get_running_loop().create_future())
-                self._queue.append(item)
-                self._wake.set()
-                assert item.done is not None
-                await item.done
-        except TimeoutError:
-            message = f"the store did not take session {entry.session_id} in {self._timeout_s:g} s; ask again"
-            raise Refusal(503, "store_slow", message, retry_after=5) from None
+        waiter = _Waiter(len(entries))
+        self._bytes += size
+        self._queue.extend(_Item(entry, waiter) for entry in entries)
+        self._wake.set()
+        return self._durable(waiter, entries[0].session_id)
+
+    async def append(self, *entries: JournalEntry) -> None:
+        """Queues entries of one session, and returns when they are durable. Raises Refusal as `queue` does."""
+        await self.queue(*entries)
 
     async def end(self, session_id: str) -> None:
         """Nothing of this session is written after this returns: to be called before it is saved or forgotten.
@@ -111,8 +132,7 @@ class GroupCommit:
                     self._batch_over.clear()
                     await self._batch_over.wait()
         except TimeoutError:
-            message = f"the store did not take session {session_id} in {self._timeout_s:g} s; ask again"
-            raise Refusal(503, "store_slow", message, retry_after=5) from None
+            raise self._too_slow(session_id) from None
         finally:
             self._ending.discard(session_id)
 
@@ -131,6 +151,17 @@ class GroupCommit:
         if self.waiting:
             logger.error("%d events were not journaled when the gateway stopped", self.waiting)
         self._thread.shutdown(wait=False)
+
+    async def _durable(self, waiter: _Waiter, session_id: str) -> None:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await waiter.done
+        except TimeoutError:
+            raise self._too_slow(session_id) from None
+
+    def _too_slow(self, session_id: str) -> Refusal:
+        message = f"the store did not take session {session_id} in {self._timeout_s:g} s; ask again"
+        return Refusal(503, "store_slow", message, retry_after=5)
 
     async def _write(self) -> None:
         while True:
@@ -173,24 +204,24 @@ class GroupCommit:
         owed = []
         for item, error in zip(items, errors, strict=True):
             session_id = item.entry.session_id
-            item.settle(None if error is None else _refusal(session_id, error))
+            if item.waiter is not None:
+                item.waiter.settle(None if error is None else _refusal(session_id, error))
             if isinstance(error, StoreUnavailable) and session_id not in self._ending:
                 owed.append(_Item(item.entry, None))
                 continue
             if error is not None:
                 logger.error("an event of session %s is not in its journal: %s", session_id, error)
-            self._room.release()
+            self._bytes -= len(item.entry.data)
         return owed
 
     def _left(self, session_id: str) -> bool:
         """Whether anything of this session is under way, after dropping what nobody waits for."""
-        kept = deque(
-            item
-            for item in self._queue
-            if item.entry.session_id != session_id or (item.done is not None and not item.done.done())
-        )
-        for _ in range(len(self._queue) - len(kept)):
-            self._room.release()
+        kept: deque[_Item] = deque()
+        for item in self._queue:
+            if item.entry.session_id != session_id or item.awaited:
+                kept.append(item)
+            else:
+                self._bytes -= len(item.entry.data)
         self._queue = kept
         return any(item.entry.session_id == session_id for item in (*self._in_flight, *kept))
 

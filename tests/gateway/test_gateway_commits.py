@@ -5,89 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import threading
 from collections import defaultdict
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from typing import Any
 
 import pytest
-from gateway_builders import MemorySink, eventually
+from commit_builders import Sink, committing, entry, queued, refused, unavailable
+from gateway_builders import eventually
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl.errors import StoreError, StoreUnavailable
 from agentrl.gateway import commits as commits_module
 from agentrl.gateway.commits import GroupCommit
 from agentrl.gateway.journal import Opened, Rewarded, replay
 from agentrl.gateway.refusal import Refusal
-from agentrl.types import JournalEntry
-
-
-class Sink(MemorySink):
-    """Notes its batches. Takes them when `open`; fails as `errors` says, by turns; never takes what is `poison`."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open = threading.Event()
-        self.open.set()
-        self.batches: list[list[bytes]] = []
-        self.errors: list[Exception | None] = []
-        self.poison = b"poison"
-        self.entered = threading.Semaphore(0)
-
-    def append(self, entries: Sequence[JournalEntry]) -> None:
-        self.entered.release()
-        assert self.open.wait(10)
-        if self.errors and (error := self.errors.pop(0)) is not None:
-            raise error
-        if any(entry.data == self.poison for entry in entries):
-            raise StoreError("it cannot be stored")
-        self.batches.append([entry.data for entry in entries])
-        super().append(entries)
-
-    def written(self, session_id: str = "s") -> list[bytes]:
-        return [entry.data for entry in self.journaled.get(session_id, [])]
-
-    async def hold(self, commits: GroupCommit) -> asyncio.Task[None]:
-        """A first entry, held in the sink until it is opened."""
-        self.open.clear()
-        first = asyncio.create_task(commits.append(entry(b"first")))
-        assert await asyncio.to_thread(self.entered.acquire, timeout=10)
-        return first
-
-
-def entry(data: bytes, session_id: str = "s") -> JournalEntry:
-    return JournalEntry(session_id, "gateway", data)
-
-
-def unavailable() -> StoreUnavailable:
-    return StoreUnavailable("the disk is full")
-
-
-@asynccontextmanager
-async def committing(sink: Sink, *, timeout_s: float = 10.0, **options: Any) -> AsyncIterator[GroupCommit]:
-    commits = GroupCommit(sink, owner="gateway", timeout_s=timeout_s, **options)
-    try:
-        yield commits
-    finally:
-        sink.open.set()
-        await commits.close()
-
-
-async def refused(append: Any) -> tuple[int, str, bool]:
-    """Status, code, and whether it may be tried again."""
-    with pytest.raises(Refusal) as refusal:
-        await append
-    return refusal.value.status, refusal.value.code, refusal.value.retry_after is not None
-
-
-async def queued(commits: GroupCommit, *entries: JournalEntry) -> list[asyncio.Task[None]]:
-    """The entries, waiting behind what is held."""
-    before = commits.waiting
-    tasks = [asyncio.create_task(commits.append(each)) for each in entries]
-    await eventually(lambda: commits.waiting == before + len(entries))
-    return tasks
 
 
 async def test_an_entry_is_in_the_store_when_append_returns() -> None:
@@ -193,90 +122,29 @@ async def test_an_entry_whose_client_is_gone_is_written() -> None:
         await eventually(lambda: sink.written() == [b"first", b"gone"])
 
 
-async def test_what_waits_is_bounded() -> None:
-    sink = Sink()
-    async with committing(sink, max_waiting=2, timeout_s=0.2) as commits:
-        first = await sink.hold(commits)
-        (second,) = await queued(commits, entry(b"second"))
-        assert await refused(commits.append(entry(b"third"))) == (503, "store_slow", True)
-        assert commits.waiting == 2
-        sink.open.set()
-        await asyncio.gather(first, second, return_exceptions=True)
-        await commits.append(entry(b"fourth"))
-        assert sink.written() == [b"first", b"second", b"fourth"]
-
-
-async def test_what_is_owed_is_bounded_and_makes_room_when_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commits_module, "RETRY_S", 0.01)
-    sink = Sink()
-    async with committing(sink, max_waiting=1, timeout_s=0.2) as commits:
-        sink.errors = [unavailable()] * 1_000_000
-        assert (await refused(commits.append(entry(b"1"))))[1] == "store_failed"
-        assert (await refused(commits.append(entry(b"2"))))[1] == "store_slow"
-        sink.errors = []
-        await eventually(lambda: commits.waiting == 0)
-        await commits.append(entry(b"3"))
-        assert sink.written() == [b"1", b"3"]
-
-
-async def test_closing_writes_what_waits_and_refuses_what_comes_later() -> None:
+async def test_entries_that_are_queued_together_are_durable_together() -> None:
     sink = Sink()
     async with committing(sink) as commits:
         first = await sink.hold(commits)
-        (second,) = await queued(commits, entry(b"second"))
-        closing = asyncio.create_task(commits.close())
+        both = asyncio.create_task(commits.append(entry(b"1"), entry(b"2")))
+        await eventually(lambda: commits.waiting == 3)
         sink.open.set()
-        await closing
-        await asyncio.gather(first, second)
-        assert sink.written() == [b"first", b"second"]
-        assert (await refused(commits.append(entry(b"third"))))[0] == 503
+        await asyncio.gather(first, both)
+        assert sink.batches == [[b"first"], [b"1", b"2"]]
+        assert await refused(commits.append(entry(b"3"), entry(b"poison"), entry(b"4"))) == (
+            500,
+            "store_refused",
+            False,
+        )
+        assert sink.written() == [b"first", b"1", b"2", b"3", b"4"]
 
 
-async def test_closing_does_not_wait_for_a_store_that_hangs(caplog: pytest.LogCaptureFixture) -> None:
-    sink = Sink()
-    async with committing(sink, timeout_s=0.05) as commits:
-        first = await sink.hold(commits)
-        await refused(first)
-        async with asyncio.timeout(10):
-            await commits.close()
-    assert "1 events were not journaled when the gateway stopped" in caplog.text
-
-
-async def test_nothing_of_a_session_is_written_after_its_end() -> None:
+async def test_what_is_queued_is_written_whether_it_is_awaited_or_not() -> None:
     sink = Sink()
     async with committing(sink) as commits:
-        first = await sink.hold(commits)
-        await queued(commits, entry(b"other", "other"))
-        ending = asyncio.create_task(commits.end("s"))
-        await asyncio.sleep(0)
-        assert not ending.done()  # its entry is under way
-        sink.errors = [unavailable()]
-        sink.open.set()
-        await refused(first)
-        await ending
-        await commits.append(entry(b"other", "other"))
-        assert sink.written("s") == []
-        assert sink.written("other") == [b"other", b"other"]
-
-
-async def test_what_is_owed_of_a_session_is_dropped_at_its_end() -> None:
-    sink = Sink()
-    async with committing(sink) as commits:
-        sink.errors = [unavailable(), unavailable()]
-        await refused(commits.append(entry(b"1", "ended")))
-        await refused(commits.append(entry(b"1", "other")))
-        await commits.end("ended")
-        await commits.append(entry(b"2", "other"))
-        assert (sink.written("ended"), sink.written("other")) == ([], [b"1", b"2"])
-        assert commits.waiting == 0
-
-
-async def test_the_end_of_a_session_is_waited_for_so_long_and_no_longer() -> None:
-    sink = Sink()
-    async with committing(sink, timeout_s=0.05) as commits:
-        first = await sink.hold(commits)
-        assert await refused(commits.end("s")) == (503, "store_slow", True)
-        await refused(first)
+        durable = commits.queue(entry(b"1"))
+        await eventually(lambda: sink.written() == [b"1"])
+        await durable
 
 
 async def test_events_are_entries_of_their_gateway() -> None:
