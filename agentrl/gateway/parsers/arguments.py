@@ -63,15 +63,18 @@ def _types(schema: Any, root: Mapping[str, Any], depth: int) -> set[str]:
         return set()
     if isinstance(reference := schema.get("$ref"), str):
         return _types(_referred(reference, root), root, depth + 1)
-    declared = schema.get("type")
-    types = {declared} if isinstance(declared, str) else set(declared if isinstance(declared, list) else ())
+    types = {name for name in _listed(schema.get("type")) if isinstance(name, str)}
     if not types:
-        values = schema["enum"] if isinstance(schema.get("enum"), list) else [schema["const"]] * ("const" in schema)
-        types = {name for value in values for name in _type_of(value) or {"string"}}
+        values = schema["enum"] if "enum" in schema else schema.get("const", ())
+        types = {name for value in _listed(values) for name in _type_of(value) or {"string"}}
     for key in ("anyOf", "oneOf", "allOf"):
-        for choice in schema.get(key) or () if isinstance(schema.get(key), list) else ():
+        for choice in _listed(schema.get(key, ())):
             types |= _types(choice, root, depth + 1)
     return types
+
+
+def _listed(value: Any) -> Iterable[Any]:
+    return value if isinstance(value, list | tuple) else (value,)
 
 
 def _referred(reference: str, root: Mapping[str, Any]) -> Any:
