@@ -19,7 +19,8 @@ import msgspec
 import uvloop
 from msgspec import Struct
 
-from bench.gateway.http1 import BadAnswer, Connection, Request
+from bench.gateway.http1 import BadAnswer, Connection, Request, ask
+from bench.gateway.quantile import quantile
 from bench.gateway.subjects import SUBJECTS
 from bench.gateway.subjects.base import Route, Subject
 from bench.gateway.workload import Sizes, Workload
@@ -33,7 +34,8 @@ class Round(Struct, frozen=True, kw_only=True):
 
     requests: int
     seconds: float
-    latencies_ms: list[float]  # [requests], in order
+    p50_ms: float
+    p99_ms: float
     prompt_tokens: float | None = None  # mean over the calls of the audited episode, as recorded
 
 
@@ -49,9 +51,10 @@ class Clients:
     async def round(self, clients: int, *, warm_up_s: float, seconds: float) -> Round:
         begin = time.perf_counter() + warm_up_s
         await asyncio.gather(*(self._client(begin, begin + seconds) for _ in range(clients)))
-        return Round(
-            requests=len(self._latencies_ms), seconds=seconds, latencies_ms=[round(ms, 4) for ms in self._latencies_ms]
-        )
+        found = self._latencies_ms
+        if not found:
+            raise BadAnswer(f"{self._subject.title} answered nothing in {seconds:g} s; give more --seconds")
+        return Round(requests=len(found), seconds=seconds, p50_ms=quantile(found, 0.5), p99_ms=quantile(found, 0.99))
 
     async def audit(self) -> float:
         """Mean prompt ids of one recorded episode. Raises ValueError when it was not recorded as it should be."""
@@ -62,19 +65,19 @@ class Clients:
             for body in bodies:
                 await self._call(connection, route, body)
             if subject.closed_before_read:
-                await _maybe(connection, subject.close(route))
+                await ask(connection, subject.close(route))
             expected = (sizes.turns, sizes.turns * sizes.answer_tokens)
             deadline = time.monotonic() + RECORDING_S
             while True:
-                answer = await _maybe(connection, subject.read(route))
-                calls, prompts, sampled = subject.recorded(answer or b"")
+                answer = await ask(connection, subject.read(route))
+                calls, prompts, sampled = subject.recorded(answer)
                 if (calls, sampled) == expected:
                     break
                 if time.monotonic() > deadline:
                     raise ValueError(f"{subject.title} recorded {calls, sampled} calls, tokens; expected {expected}")
                 await asyncio.sleep(0.05)
             if not subject.closed_before_read:
-                await _maybe(connection, subject.close(route))
+                await ask(connection, subject.close(route))
             return prompts / calls
         finally:
             connection.close()
@@ -92,13 +95,13 @@ class Clients:
                         self._latencies_ms.append((ended - started) * 1000)
                     elif ended >= end:
                         break
-                await _maybe(connection, self._subject.close(route))
+                await ask(connection, self._subject.close(route))
         finally:
             connection.close()
 
     async def _open(self, connection: Connection) -> tuple[Route, Iterator[bytes]]:
         episode = next(self._episodes)
-        opened = await _maybe(connection, self._subject.open(episode))
+        opened = await ask(connection, self._subject.open(episode))
         turns = range(self._workload.sizes.turns)
         bodies = (self._workload.body(episode, turn, more=self._subject.fields) for turn in turns)
         return self._subject.route(episode, opened), bodies
@@ -107,10 +110,6 @@ class Clients:
         answer = await connection.ask(Request("POST", route.path, body, route.headers))
         if self._expected not in answer:
             raise BadAnswer(f"{self._subject.title} gave another answer than the engine: {answer[:300]!r}")
-
-
-async def _maybe(connection: Connection, request: Request | None) -> bytes | None:
-    return None if request is None else await connection.ask(request)
 
 
 async def run(given: argparse.Namespace) -> Round:

@@ -85,3 +85,8 @@ class Connection(asyncio.Protocol):
         self._transport = None
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_exception(BadAnswer(f"the server closed the connection before it answered: {error!r}"))
+
+
+async def ask(connection: Connection, request: Request | None) -> bytes:
+    """As `Connection.ask`; b"" where there is nothing to ask."""
+    return b"" if request is None else await connection.ask(request)

@@ -14,7 +14,7 @@ import urllib.request
 
 import orjson
 
-from bench.gateway.http1 import Connection, Request
+from bench.gateway.http1 import Connection, Request, ask
 from bench.gateway.subjects import SUBJECTS
 from bench.gateway.workload import Sizes, Workload
 
@@ -45,9 +45,7 @@ async def episodes(gateway_url: str, *, first_episode: int) -> list[list[tuple[i
 
 async def _episode(gateway_url: str, workload: Workload, episode: int) -> list[tuple[int, int]]:
     subject, connection = SUBJECTS["agentrl"], Connection(gateway_url)
-    opening = subject.open(episode)
-    assert opening is not None
-    route = subject.route(episode, await connection.ask(opening))
+    route = subject.route(episode, await ask(connection, subject.open(episode)))
     messages = [
         {"role": "system", "content": f"{episode} {workload.system}"},
         {"role": "user", "content": workload.question(episode)},
@@ -57,11 +55,8 @@ async def _episode(gateway_url: str, workload: Workload, episode: int) -> list[t
         answer = await connection.ask(Request("POST", route.path, orjson.dumps(body), route.headers))
         messages.append(orjson.loads(answer)["choices"][0]["message"])
         messages.append({"role": "user", "content": workload.follow_up(episode, turn)})
-    ending, reading = subject.close(route), subject.read(route)
-    assert ending is not None
-    assert reading is not None
-    await connection.ask(ending)
-    trajectory = orjson.loads(await connection.ask(reading))
+    await ask(connection, subject.close(route))
+    trajectory = orjson.loads(await ask(connection, subject.read(route)))
     connection.close()
     return [(len(call["prompt_token_ids"]), len(call["token_ids"])) for call in trajectory["calls"]]
 

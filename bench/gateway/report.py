@@ -26,7 +26,9 @@ def _gateways(results: Results) -> Table:
     for title in ("1: p50 ms", "p99 ms", "req/s", "32: p50 ms", "p99 ms", "req/s", "CPU ms", "agentrl is"):
         table.add_column(title, justify="right", no_wrap=True)
     for name in speed:
-        ratio = f"{speed['agentrl'] / speed[name]:.1f}×" if "agentrl" in speed and name != "agentrl" else ""
+        ratio = (
+            f"{speed['agentrl'] / speed[name]:.1f}×" if "agentrl" in speed and name not in ("agentrl", "none") else ""
+        )
         cpu = results.cpu_ms_per_request_32.get(name)
         table.add_row(
             f"{SUBJECTS[name].title} {results.versions.get(name, '')}".strip(),

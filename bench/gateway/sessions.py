@@ -21,8 +21,9 @@ from msgspec import Struct
 
 from bench.gateway.load import Outcome
 from bench.gateway.processes import ROOT, Command, Server, free_port
+from bench.gateway.quantile import quantile
 from bench.gateway.results import SessionLoad
-from bench.gateway.rounds import BenchmarkFailed, quantile
+from bench.gateway.rounds import BenchmarkFailed
 from bench.gateway.subjects.agentrl import ADMIN_KEY
 
 LIMIT_S = 300.0
@@ -66,11 +67,11 @@ def run_sessions(load: Load, folder: Path) -> SessionLoad:
         sessions=load.sessions,
         turns=load.turns,
         errors=outcome.errors,
-        requests=len(outcome.latencies_ms),
+        requests=outcome.requests,
         seconds=round(outcome.seconds, 3),
-        requests_per_s=round(len(outcome.latencies_ms) / outcome.seconds, 1),
-        latency_p50_ms=round(quantile(outcome.latencies_ms, 0.5), 2),
-        latency_p99_ms=round(quantile(outcome.latencies_ms, 0.99), 2),
+        requests_per_s=round(outcome.requests / outcome.seconds, 1),
+        latency_p50_ms=round(outcome.p50_ms, 2),
+        latency_p99_ms=round(outcome.p99_ms, 2),
         rss_start_mib=round(rss[0] / 2**20, 1),
         rss_peak_mib=round(max(rss) / 2**20, 1),
         loop_lag_p50_ms=round(quantile(lags_ms, 0.5), 3),

@@ -23,7 +23,7 @@ from msgspec import Struct
 
 from agentrl.engine.wire import sampling_params
 from agentrl.types import Sampling
-from bench.gateway.http1 import Connection, Request
+from bench.gateway.http1 import Connection, Request, ask
 from bench.gateway.subjects import SUBJECTS
 from bench.gateway.workload import Sizes, Workload
 
@@ -77,9 +77,7 @@ class Slots:
     async def _slot_gateway(self, end: float) -> None:
         connection, subject = Connection(self._url), SUBJECTS["agentrl"]
         while time.perf_counter() < end:
-            opening = subject.open(0)
-            assert opening is not None
-            route = subject.route(0, await connection.ask(opening))
+            route = subject.route(0, await ask(connection, subject.open(0)))
             for _ in range(CALLS_A_SESSION):
                 if (began := time.perf_counter()) >= end:
                     break
@@ -88,9 +86,7 @@ class Slots:
                 found = USAGE.search(answer)
                 assert found is not None, f"no usage in {answer[:200]!r}"
                 self._done.append((began, time.perf_counter(), int(found[1])))
-            ending = subject.close(route)
-            assert ending is not None
-            await connection.ask(ending)
+            await ask(connection, subject.close(route))
         connection.close()
 
 

@@ -21,8 +21,8 @@ from bench.gateway.answers import Answers
 from bench.gateway.mock_engine import EngineProtocol
 from bench.gateway.prefix_cache import possible_hits
 from bench.gateway.processes import ROOT
+from bench.gateway.quantile import quantile
 from bench.gateway.results import Results, SessionLoad, missed
-from bench.gateway.rounds import quantile
 from bench.gateway.sessions import Load, run_sessions
 from bench.gateway.workload import Sizes, Workload
 

@@ -33,8 +33,8 @@ class Agentrl:
         body = b'{"task":{"id":"task-%d","env_id":"bench"},"sampling":{"temperature":1.0}}' % episode
         return Request("POST", "/sessions", body, ADMIN)
 
-    def route(self, episode: int, opened: bytes | None) -> Route:
-        session = orjson.loads(opened or b"")
+    def route(self, episode: int, opened: bytes) -> Route:
+        session = orjson.loads(opened)
         key = f"authorization: Bearer {session['api_key']}\r\n".encode()
         path = "/" + session["base_url"].split("/", 3)[3]
         return Route(session["session_id"], path + "/chat/completions", key)

@@ -43,7 +43,7 @@ class Subject(Protocol):
     def open(self, episode: int) -> Request | None:
         """Asks for a session."""
 
-    def route(self, episode: int, opened: bytes | None) -> Route: ...
+    def route(self, episode: int, opened: bytes) -> Route: ...
 
     def close(self, route: Route) -> Request | None:
         """Ends the session: the gateway may let go of it."""

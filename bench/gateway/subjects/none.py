@@ -24,7 +24,7 @@ class NoGateway:
     def open(self, episode: int) -> Request | None:
         return None
 
-    def route(self, episode: int, opened: bytes | None) -> Route:
+    def route(self, episode: int, opened: bytes) -> Route:
         return Route(str(episode), CHAT)
 
     def close(self, route: Route) -> Request | None:

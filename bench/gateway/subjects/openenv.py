@@ -34,8 +34,8 @@ class OpenEnv:
     def open(self, episode: int) -> Request | None:
         return Request("POST", "/sessions", b"{}")
 
-    def route(self, episode: int, opened: bytes | None) -> Route:
-        session = orjson.loads(opened or b"")["session_id"]
+    def route(self, episode: int, opened: bytes) -> Route:
+        session = orjson.loads(opened)["session_id"]
         return Route(session, CHAT, f"authorization: Bearer {session}\r\n".encode())
 
     def close(self, route: Route) -> Request | None:

@@ -29,8 +29,8 @@ class Rllm:
     def open(self, episode: int) -> Request | None:
         return Request("POST", "/sessions", b'{"session_id":"episode-%d"}' % episode)
 
-    def route(self, episode: int, opened: bytes | None) -> Route:
-        session = orjson.loads(opened or b"")
+    def route(self, episode: int, opened: bytes) -> Route:
+        session = orjson.loads(opened)
         return Route(session["session_id"], f"{session['url']}/chat/completions")
 
     def close(self, route: Route) -> Request | None:
