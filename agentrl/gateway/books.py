@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Coroutine
 from typing import Any
 
 import msgspec
 
 from agentrl.gateway.archive import Archive
 from agentrl.gateway.journal import CallAdded, CallChanged, Event, Opened, Rewarded
+from agentrl.gateway.refusal import Refusal
 from agentrl.gateway.session import Session
 
 logger = logging.getLogger(__name__)
@@ -24,18 +26,26 @@ class Books:
 
     async def opened(self, session: Session) -> None:
         """Returns when the session is durable."""
-        await self._append(session, [Opened(**_opened_with(session), limits=session.limits)])
+        await self._queue(session, [Opened(**_opened_with(session), limits=session.limits)])
 
     async def added(self, session: Session) -> None:
-        """Returns when all calls of the session are durable."""
+        """Returns when all calls of the session are durable. One that finds no room is written with the next one."""
         calls = session.graph.calls
         new = range(session.journaled, len(calls))
+        durable = self._queue(session, [CallAdded.to(calls[:index], calls[index]) for index in new])
         session.journaled = len(calls)
-        await self._append(session, [CallAdded.to(calls[:index], calls[index]) for index in new])
+        await durable
 
     def changed(self, session: Session, index: int) -> None:
         """Of a call that was added. Nobody waits for it; what goes wrong is logged."""
-        task = asyncio.create_task(self._append(session, [_change(session, index)]), name=f"change of {session.id}")
+        if index >= session.journaled:  # it found no room, and will be written as it is then
+            return
+        try:
+            durable = self._queue(session, [_change(session, index)])
+        except Refusal as refusal:
+            logger.error("a change of session %s was not journaled: %s", session.id, refusal)
+            return
+        task = asyncio.create_task(durable, name=f"change of {session.id}")
         self._unattended.add(task)
         task.add_done_callback(self._attend)
 
@@ -43,9 +53,11 @@ class Books:
         """Returns when the reward of the session, or of one call, is durable."""
         index = None if call_id is None else session.graph.find(call_id)
         if index is None:
-            await self._append(session, [Rewarded(reward=session.reward, components=session.components)])
+            await self._queue(session, [Rewarded(reward=session.reward, components=session.components)])
+        elif index >= session.journaled:
+            await self.added(session)
         else:
-            await self._append(session, [_change(session, index)])
+            await self._queue(session, [_change(session, index)])
 
     async def forget(self, session: Session) -> None:
         """Of a session that nobody will save."""
@@ -63,15 +75,21 @@ class Books:
             sessions.append(Session.restore(opened, state.calls, state.reward, state.components))
         return sessions
 
-    async def _append(self, session: Session, events: list[Event]) -> None:
-        if self._archive is not None and events:
-            commits = self._archive.commits
-            await commits.append(*(commits.entry(session.id, event) for event in events))
+    def _queue(self, session: Session, events: list[Event]) -> Coroutine[Any, Any, None]:
+        """To be awaited. In the order of these calls, whenever that is. Raises Refusal with nothing queued."""
+        if self._archive is None or not events:
+            return _nothing()
+        commits = self._archive.commits
+        return commits.queue(*(commits.entry(session.id, event) for event in events))
 
     def _attend(self, task: asyncio.Task[None]) -> None:
         self._unattended.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("%s was not journaled: %s", task.get_name(), error)
+
+
+async def _nothing() -> None:
+    """Nothing to wait for."""
 
 
 def _opened_with(session: Session) -> dict[str, Any]:
