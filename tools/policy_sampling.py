@@ -15,7 +15,7 @@ import torch
 from policy_tokenizer import TURN_END, TURN_START
 from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3ForCausalLM
 
-from agentrl.gateway.parse import assistant_message
+from agentrl.gateway.parsers import FAMILIES, read
 from agentrl.messages import Message
 from agentrl.types import Task
 from agentrl_envs.calculator.env import Calculator
@@ -111,7 +111,7 @@ def _generate(
 
 def _respond(tokenizer: PreTrainedTokenizerFast, episode: SampledEpisode, sampled: list[int], *, last: bool) -> None:
     """Let the environment answer: the episode goes on with its tool messages, or ends with an outcome."""
-    message = Message(assistant_message(tokenizer.decode(sampled).removesuffix(TURN_END), tools=True))
+    message = Message(read(FAMILIES["hermes"], tokenizer.decode(sampled).removesuffix(TURN_END), episode.env.tools))
     episode.calls += [call["function"]["arguments"] for call in message.tool_calls]
     observed, reward, terminated, truncated, _ = episode.env.step(message)
     if terminated or truncated:

@@ -6,13 +6,15 @@ import time
 
 import orjson
 from fastapi import FastAPI
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from agentrl.gateway import control, dialects
+from agentrl.gateway import control, dialects, openapi
+from agentrl.gateway.dialects.count_tokens import decode_count, encode_count
 from agentrl.gateway.dialects.errors import openai_error
+from agentrl.gateway.dialects.messages import MESSAGES
 from agentrl.gateway.gateway import Gateway
 from agentrl.gateway.model_calls import Endpoint, model_call, refused
 from agentrl.gateway.refusal import Refusal
@@ -23,14 +25,18 @@ PREFIXES = ("", "/sessions/{session_id}")
 
 def build_app(gateway: Gateway, renderer: Renderer) -> FastAPI:
     app = FastAPI(title="agentrl gateway", docs_url=None, redoc_url=None, openapi_url=None)
-    for dialect in dialects.ALL:
-        endpoint = model_call(gateway, dialect, renderer)
-        for prefix in PREFIXES:
-            app.router.routes.append(Route(prefix + dialect.path, endpoint, methods=["POST"]))
+    endpoints = {dialect.path: model_call(gateway, dialect, renderer) for dialect in dialects.ALL}
+    endpoints[f"{MESSAGES.path}/count_tokens"] = _count_tokens(gateway)
+    model = {"id": gateway.config.model_name, "object": "model", "created": int(time.time()), "owned_by": "agentrl"}
+    models = _fixed(gateway, orjson.dumps({"object": "list", "data": [model]}))
     for prefix in PREFIXES:
-        app.router.routes.append(Route(f"{prefix}/v1/models", _models(gateway), methods=["GET"]))
+        for path, endpoint in endpoints.items():
+            app.router.routes.append(Route(prefix + path, endpoint, methods=["POST"]))
+        app.router.routes.append(Route(f"{prefix}/v1/models", models, methods=["GET"]))
     control.add_routes(app, gateway)
     app.add_middleware(BodyLimit, max_bytes=gateway.config.max_body_bytes)
+    described = orjson.dumps(openapi.document(app, dialects.ALL, PREFIXES))
+    app.router.routes.append(Route("/openapi.json", _fixed(gateway, described), methods=["GET"]))
     return app
 
 
@@ -49,7 +55,7 @@ class BodyLimit:
         if int(announced) > self._max_bytes:
             message = f"the body has {int(announced)} bytes and {self._max_bytes} are allowed; raise max_body_bytes"
             refusal = Refusal(413, "body_too_large", message)
-            await refused(refusal, openai_error(refusal))(scope, receive, send)
+            await refused(refusal, dialects.error_of(scope["path"], refusal))(scope, receive, send)
             return
         left = self._max_bytes
 
@@ -62,9 +68,22 @@ class BodyLimit:
         await self._app(scope, bounded, send)
 
 
-def _models(gateway: Gateway) -> Endpoint:
-    model = {"id": gateway.config.model_name, "object": "model", "created": int(time.time()), "owned_by": "agentrl"}
-    body = orjson.dumps({"object": "list", "data": [model]})
+def _count_tokens(gateway: Gateway) -> Endpoint:
+    async def endpoint(request: Request) -> Response:
+        try:
+            session = await gateway.auth.session_of(request.headers, request.path_params.get("session_id"))
+            [plan] = await gateway.turns.plan(session, decode_count(await request.body()), "")
+        except Refusal as refusal:
+            return refused(refusal, MESSAGES.error(refusal))
+        except ClientDisconnect:
+            return Response(status_code=499)
+        return Response(encode_count(len(plan.prompt_ids)), media_type="application/json")
+
+    return endpoint
+
+
+def _fixed(gateway: Gateway, body: bytes) -> Endpoint:
+    """For whoever has a key."""
 
     async def endpoint(request: Request) -> Response:
         try:

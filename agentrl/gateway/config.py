@@ -16,8 +16,8 @@ class GatewayConfig(Section):
     """The gateway: where it listens, what waits, and for how long."""
 
     name: str = Field(default="gateway", min_length=1, max_length=200)
-    """Whose open sessions a store keeps: a gateway that comes back under its name goes on with them. Gateways that share a
-    store need names of their own."""
+    """Whose open sessions a store keeps: a gateway that comes back under its name goes on with them. Gateways that
+    share a store need names of their own."""
     host: str = "127.0.0.1"
     """Where to listen. Keys travel in clear text: put TLS in front of anything but loopback."""
     port: int = Field(default=0, ge=0, le=65535)
@@ -27,8 +27,8 @@ class GatewayConfig(Section):
     model_name: str = "policy"
     """The one name in /v1/models and in answers; requests may name any model."""
     parser: str = "auto"
-    """How the policy writes tool calls and reasoning: hermes, qwen3_coder, llama3, mistral, deepseek, glm, gpt_oss, plain; `auto` goes by
-    what its chat template spells."""
+    """How the policy writes tool calls and reasoning: hermes, qwen3_coder, llama3, mistral, deepseek, glm, gpt_oss or
+    plain. `auto` goes by what its chat template spells."""
     measure_drift: bool = True
     """Whether a finished session is compared with a fresh rendering of its conversation, to count drift."""
     engine_urls: tuple[str, ...] = ()

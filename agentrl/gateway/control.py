@@ -15,8 +15,9 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat, field_validator
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
+from agentrl.gateway import dialects
 from agentrl.gateway.auth import Controller
-from agentrl.gateway.dialects.errors import openai_error, retry_headers
+from agentrl.gateway.dialects.errors import retry_headers
 from agentrl.gateway.engines import EnginePool
 from agentrl.gateway.gateway import Gateway
 from agentrl.gateway.refusal import Refusal, invalid
@@ -150,7 +151,7 @@ def _add_session_routes(app: FastAPI, gateway: Gateway, who: Any) -> None:
     @app.post("/sessions/{session_id}/finish")
     async def finish(body: FinishSession | None = None, session: Session = named) -> dict[str, Any]:
         trajectory = await gateway.finish(session, body.stop_reason if body else None)
-        return _summary(trajectory) | {"drift": await gateway.drift(session, trajectory)}
+        return _summary(trajectory) | {"drift": msgspec.to_builtins(await gateway.drift(session))}
 
     @app.get("/sessions/{session_id}/trajectory")
     async def trajectory(session: Session = named) -> Response:
@@ -182,7 +183,7 @@ def _add_engine_routes(app: FastAPI, gateway: Gateway, who: Any) -> None:
     """A run's key sees and changes the run's own engines; the admin's, those that serve all others."""
 
     def answer(pool: EnginePool, engine: EngineState) -> dict[str, Any]:
-        return dict(msgspec.to_builtins(pool.table.status(engine)))
+        return dict(msgspec.to_builtins(pool.status(engine)))
 
     @app.get("/engines")
     async def engines(controller: Controller = who) -> dict[str, Any]:
@@ -210,9 +211,9 @@ def _add_engine_routes(app: FastAPI, gateway: Gateway, who: Any) -> None:
 
 
 def _add_error_handlers(app: FastAPI) -> None:
-    def answer(refusal: Refusal) -> Response:
+    def answer(refusal: Refusal, path: str = "") -> Response:
         headers = retry_headers(refusal)
-        return Response(openai_error(refusal), refusal.status, headers, media_type="application/json")
+        return Response(dialects.error_of(path, refusal), refusal.status, headers, media_type="application/json")
 
     @app.exception_handler(Refusal)
     async def refused(request: Request, refusal: Refusal) -> Response:
@@ -227,7 +228,8 @@ def _add_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(StarletteHTTPException)
     async def not_routed(request: Request, error: HTTPException) -> Response:
         message = f"{request.method} {request.url.path}: {error.detail}"
-        return answer(Refusal(error.status_code, "not_found" if error.status_code == 404 else "http_error", message))
+        code = "not_found" if error.status_code == 404 else "http_error"
+        return answer(Refusal(error.status_code, code, message), request.url.path)
 
     @app.exception_handler(Exception)
     async def failed(request: Request, error: Exception) -> Response:

@@ -83,18 +83,18 @@ class Sampler:
         if rest.max_tokens == 0:
             sample.finish_reason = "length"
             return
-        versions = None
+        versions, aborted = None, False
         try:
             async with pool.client(engine) as client:
                 stream = client.stream(prompt_ids, rest, request_id=request_id, version=version)
                 async with aclosing(stream) as chunks:
                     async for chunk in chunks:
+                        if len(sample.token_ids) == num_sampled and chunk.token_ids:
+                            pool.answering(engine)
                         generation.add(chunk, session.tokens_left)
-                        versions = chunk.versions
+                        versions, aborted = chunk.versions, chunk.finish_reason == "abort"
                         if generation.ended and chunk.finish_reason is None:
                             break  # closing the stream aborts it
-                        if chunk.finish_reason == "abort":
-                            raise EngineUnavailable(f"engine {engine.id} aborted the request")
             pool.succeeded(engine)
         except EngineUnavailable as error:
             pool.failed(engine, error)
@@ -102,9 +102,13 @@ class Sampler:
         except ContextOverflow as error:
             raise Refusal(400, "context_length_exceeded", str(error), param="messages") from error
         except EngineError as error:
+            if len(sample.token_ids) > num_sampled:  # it broke its contract; what it refuses is the request's fault
+                pool.failed(engine, error)
             raise Refusal(502, "engine_error", str(error)) from error
         finally:
             sample.end_segment(engine.id, versions, version)
+        if aborted:  # during a pause, say: of its health that says nothing
+            raise EngineUnavailable(f"engine {engine.id} aborted the request")
         if session.pinned and sample.newest_version not in (None, session.version):
             raise _version_changed(session, sample.newest_version)
 

@@ -15,6 +15,7 @@ from agentrl.gateway.auth import Auth
 from agentrl.gateway.books import Books
 from agentrl.gateway.config import GatewayConfig
 from agentrl.gateway.deltas import Answer
+from agentrl.gateway.drifts import SessionDrift
 from agentrl.gateway.engines import EngineFactory, EnginePool
 from agentrl.gateway.metrics import Metrics
 from agentrl.gateway.parsers import chosen_family
@@ -50,6 +51,7 @@ class Gateway:
         sink: TrajectorySink | None,
     ) -> None:
         self.config = config
+        self._renderer = renderer
         self.base_url = config.public_url or ""  # the server fills it in once it has its port
         self.sessions = SessionRegistry(
             max_sessions=config.max_sessions, idle_s=config.session_idle_s, saved_idle_s=config.saved_idle_s
@@ -57,7 +59,7 @@ class Gateway:
         self.auth = Auth(admin_key, self.sessions, self.session)
         self.metrics = Metrics()
         self.pools = Pools(lambda: self._new_pool(engine_factory))
-        self.planner = Planner(renderer, self.metrics, chosen_family(config.parser))
+        self.planner = Planner(renderer, chosen_family(config.parser))
         self._archive = None if sink is None else Archive(sink, timeout_s=config.save_timeout_s, owner=config.name)
         self.books = Books(self._archive)
         self.turns = Turns(self.planner, self.metrics, self.books, timeout_s=config.request_timeout_s)
@@ -160,8 +162,14 @@ class Gateway:
                 await self._archive.update(session)
         return await self.trajectory(session)
 
-    async def drift(self, session: Session, trajectory: Trajectory) -> dict[str, int] | None:
-        return None
+    async def drift(self, session: Session) -> SessionDrift | None:
+        """Of a finished session, counted once; None where it is not measured, or no longer known."""
+        if not self.config.measure_drift or session.released:
+            return None
+        if session.drift is None:
+            session.drift = await asyncio.to_thread(session.drifts.measure, self._renderer)
+            self.metrics.drift.labels(session.history).inc(session.drift.tokens)
+        return session.drift
 
     async def reward(
         self,

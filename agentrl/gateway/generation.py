@@ -13,6 +13,14 @@ from agentrl.gateway.sample import Sample
 from agentrl.types import Call, Sampling, TokenChunk
 
 
+class Rendering(Struct, frozen=True):
+    """What a chat template was given."""
+
+    messages: list[dict[str, Any]]
+    tools: list[dict[str, Any]] | None
+    template_kwargs: dict[str, Any]
+
+
 class Plan(Struct, kw_only=True):
     """A choice that is ready to leave for an engine. Made by the planner."""
 
@@ -24,6 +32,8 @@ class Plan(Struct, kw_only=True):
     conversation: bytes | None = None  # key of the request's messages; None for a raw prompt
     messages: list[dict[str, Any]] = []  # those that are not in the parent's conversation
     end_ids: Set[int] = frozenset()  # tokens that end a turn
+    branch: str = ""  # why it continues nothing, in a session that has calls
+    rendering: Rendering | None = None  # None for a raw prompt
 
 
 class Generation:

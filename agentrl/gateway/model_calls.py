@@ -1,4 +1,4 @@
-"""Model calls over HTTP: a dialect's request in, its answer out, whole or streamed; a repeated request answered once."""
+"""Model calls over HTTP: a dialect's request in, its answer out, whole or streamed. What is sent twice is sampled once."""
 
 from __future__ import annotations
 

@@ -8,9 +8,8 @@ from typing import Any
 import msgspec
 
 from agentrl.gateway.canonical import conversation_keys
-from agentrl.gateway.generation import Plan
+from agentrl.gateway.generation import Plan, Rendering
 from agentrl.gateway.graph import begins_with
-from agentrl.gateway.metrics import Metrics
 from agentrl.gateway.parsers import family_for
 from agentrl.gateway.parsers.base import Family, ParseOptions
 from agentrl.gateway.parsers.raw import RawParser
@@ -28,9 +27,8 @@ TOO_DEEP = "a schema or an argument is nested too deep to be written into a prom
 class Planner:
     """`family` is how the policy writes calls and reasoning; by default what its chat template spells says it."""
 
-    def __init__(self, renderer: Renderer, metrics: Metrics, family: Family | None = None) -> None:
+    def __init__(self, renderer: Renderer, family: Family | None = None) -> None:
         self._renderer = renderer
-        self._metrics = metrics
         self.family = family or family_for(renderer.template_source)
 
     def plan(self, session: Session, request: TurnRequest, response_id: str) -> list[Plan]:
@@ -87,10 +85,11 @@ class Planner:
         try:
             keys = conversation_keys(messages, prompt.tools, prompt.template_kwargs)
             parent, held = session.graph.match(keys)
+            rendering = Rendering(messages, prompt.tools, prompt.template_kwargs)
             if session.history == "rerender":
-                parent, prompt_ids = self._rerendered(session, messages, prompt, parent)
+                parent, prompt_ids, branch = self._rerendered(session, rendering, parent)
             else:
-                parent, prompt_ids = self._appended(session, messages, prompt, parent, held)
+                parent, prompt_ids, branch = self._appended(session, rendering, parent, held)
         except RenderError as error:
             raise invalid("messages", str(error)) from error
         except RecursionError as error:
@@ -106,6 +105,8 @@ class Planner:
             conversation=keys[-1],
             messages=messages[held:] if parent is not None else history,
             end_ids=self._renderer.end_ids,
+            branch=branch if session.graph.calls else "",
+            rendering=rendering,
         )
 
     def _whole(self, session: Session, prompt: Conversation) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -121,39 +122,30 @@ class Planner:
         return history, [{"role": "system", "content": prompt.instructions}, *history]
 
     def _appended(
-        self, session: Session, messages: list[dict[str, Any]], prompt: Conversation, parent: int | None, held: int
-    ) -> tuple[int | None, list[int]]:
+        self, session: Session, given: Rendering, parent: int | None, held: int
+    ) -> tuple[int | None, list[int], str]:
         """The recorded ids go on; what the template would make of the history now does not matter."""
         if parent is not None:
             call = session.graph.calls[parent]
+            history, new = given.messages[: held - 1], given.messages[held:]
             added = self._renderer.extension(
-                messages[: held - 1],
-                call.message,
-                messages[held:],
-                prompt.tools,
-                call.token_ids,
-                prompt.template_kwargs,
+                history, call.message, new, given.tools, call.token_ids, given.template_kwargs
             )
             if added is not None:
-                return parent, call.prompt_token_ids + call.token_ids + added
-        self._saw_branch(session, "rewritten" if parent is None else "unbridgeable")
-        return None, self._renderer.first(messages, prompt.tools, prompt.template_kwargs)
+                return parent, call.prompt_token_ids + call.token_ids + added, ""
+        return None, self._first(given), "rewritten" if parent is None else "unbridgeable"
 
-    def _rerendered(
-        self, session: Session, messages: list[dict[str, Any]], prompt: Conversation, parent: int | None
-    ) -> tuple[int | None, list[int]]:
+    def _rerendered(self, session: Session, given: Rendering, parent: int | None) -> tuple[int | None, list[int], str]:
         """The template writes everything anew; where it does not write what was recorded, a branch begins."""
-        ids = self._renderer.first(messages, prompt.tools, prompt.template_kwargs)
-        if parent is not None and not begins_with(ids, session.graph.calls[parent]):
-            self._saw_branch(session, "template")
-            parent = None
-        elif parent is None:
-            self._saw_branch(session, "rewritten")
-        return parent, ids
+        ids = self._first(given)
+        if parent is None:
+            return None, ids, "rewritten"
+        if not begins_with(ids, session.graph.calls[parent]):
+            return None, ids, "template"
+        return parent, ids, ""
 
-    def _saw_branch(self, session: Session, cause: str) -> None:
-        if session.graph.calls:
-            self._metrics.branches.labels(cause).inc()
+    def _first(self, given: Rendering) -> list[int]:
+        return self._renderer.first(given.messages, given.tools, given.template_kwargs)
 
     def _with_ends(self, prompt: Conversation, options: ParseOptions, sampling: Sampling) -> Sampling:
         """The sampling with what else ends a turn, and kept to what tool_choice asks for."""

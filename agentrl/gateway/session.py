@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 from agentrl.gateway.attempts import Attempts
+from agentrl.gateway.drifts import Drifts, SessionDrift
 from agentrl.gateway.graph import TokenGraph
 from agentrl.gateway.refusal import Refusal, invalid
 from agentrl.types import Call, Limits, Mode, Task, Trajectory
@@ -71,6 +72,8 @@ class Session:
         self.across_swaps = across_swaps
         self.version: int | None = None  # the one that an eval session stays with
         self.attempts = Attempts()
+        self.drifts = Drifts()
+        self.drift: SessionDrift | None = None  # measured once, at its end
         self.created_at = self.last_used = now
         self.finished_at = 0.0
         self.graph = TokenGraph()
@@ -235,7 +238,8 @@ class Session:
     def release(self) -> None:
         """Lets go of all that the store has: what is left is a few hundred bytes that answer for the session."""
         self.released = True
-        self.graph, self.task, self.metadata, self.attempts = TokenGraph(), None, {}, Attempts()
+        self.graph, self.task, self.metadata = TokenGraph(), None, {}
+        self.attempts, self.drifts = Attempts(), Drifts()
 
     def trajectory(self) -> Trajectory:
         """Not of a released session: the store has its."""

@@ -65,6 +65,8 @@ class Turns:
         One choice that fails ends them all.
         """
         session.admit(time.time(), len(plans))
+        for branch in {plan.branch for plan in plans if plan.branch}:
+            self._metrics.branches.labels(branch).inc()
         tasks = [
             asyncio.create_task(
                 self._answer(session, pool, plan, _for_choice(listener, i)), name=f"call {plan.call_id}"
@@ -157,7 +159,8 @@ class Turns:
             plan.call_id, message, engine_id=engine_id, parent=plan.parent, untrainable=untrainable
         )
         call.messages, call.conversation = plan.messages, " ".join(key.hex() for key in keys)
-        session.graph.add(call, keys)
+        index = session.graph.add(call, keys)
+        session.drifts.saw(index, call, plan.rendering)
         self._metrics.saw_call(call)
         return call
 

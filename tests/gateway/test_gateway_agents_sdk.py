@@ -10,9 +10,6 @@ import openai
 import pytest
 from gateway_builders import END, Opened, ids, letters, says, serving
 
-from agentrl.gateway import dialects
-from agentrl.gateway.dialects.responses import RESPONSES
-
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Paris"}}\n</tool_call>'
 OTHER = CALL.replace("Paris", "Rome")
 LOOKS = [*ids("<think>\nhm\n</think>\n\nLet me look.\n"), *letters(f"{CALL}\n{OTHER}"), END]
@@ -20,11 +17,9 @@ ANSWERS = [*letters("It rains."), END]
 
 
 @pytest.fixture(autouse=True)
-def _served_dialect(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_traces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_AGENTS_DISABLE_TRACING", "1")
     agents.set_tracing_disabled(True)  # traces are sent to the package's authors otherwise
-    if RESPONSES not in dialects.ALL:
-        monkeypatch.setattr(dialects, "ALL", (*dialects.ALL, RESPONSES))
 
 
 @agents.function_tool

@@ -70,6 +70,7 @@ async def test_case_43_text_is_trimmed_at_the_stop_string_and_the_ids_are_not() 
     """An engine that runs past the stop is cut at the token that completed it; what is beyond is counted."""
     sample, beyond = ids("<answer>4</answer>"), ids(" and")
     async with serving(says(Reply(token_ids=[*sample, *beyond]), [*ids("ok"), END])) as served:
+        served.engine.stream_interval = 100  # so that they come with it
         session = await served.open()
         answer = await session.chat([user("q")], stop="</answer>")
         assert answer["choices"][0]["message"]["content"] == "<answer>4"

@@ -297,7 +297,8 @@ async def test_health_is_open_and_an_unknown_url_is_a_clean_404() -> None:
 
 async def test_the_shape_of_the_control_api_is_not_told_to_strangers() -> None:
     async with serving(always([END])) as served:
-        assert await error_of(await served.http.get("/openapi.json")) == (404, "not_found")
+        stranger = {"Authorization": "Bearer x"}
+        assert await error_of(await served.http.get("/openapi.json", headers=stranger)) == (401, "invalid_api_key")
 
 
 async def test_metrics_count_requests_tokens_and_branches() -> None:

@@ -9,17 +9,9 @@ import pytest
 from gateway_builders import END, always, letters, serving
 from messages_builders import WEATHER, assistant, body, client, prompt, text, user
 
-from agentrl.gateway import dialects
 from agentrl.gateway.dialects.count_tokens import decode_count, encode_count
-from agentrl.gateway.dialects.messages import MESSAGES
 from agentrl.gateway.refusal import Refusal
 from agentrl.gateway.request import Conversation
-
-
-@pytest.fixture(autouse=True)
-def _spoken(monkeypatch: pytest.MonkeyPatch) -> None:
-    if MESSAGES not in dialects.ALL:
-        monkeypatch.setattr(dialects, "ALL", (*dialects.ALL, MESSAGES))
 
 
 def count(*messages: dict[str, Any], **fields: Any) -> Conversation:
@@ -52,3 +44,14 @@ async def test_the_counted_prompt_has_as_many_tokens_as_the_one_that_the_engine_
         async with client(session) as sdk:
             answer = await sdk.messages.create(**asked, model="policy", max_tokens=16)
         assert len(counted.prompt_ids) == len(served.engine.prompts[0]) == answer.usage.input_tokens
+
+
+async def test_counted_tokens_are_those_of_the_prompt() -> None:
+    asked: dict[str, Any] = {"model": "policy", "messages": [user("how warm?")], "system": "be kind", "tools": [WEATHER]}
+    async with serving(always([*letters("ok"), END])) as served:
+        async with client(await served.open()) as sdk:
+            counted = await sdk.messages.count_tokens(**asked)
+            beta = await sdk.beta.messages.count_tokens(**asked)
+            assert served.engine.prompts == []
+            answer = await sdk.messages.create(**asked, max_tokens=16)
+        assert counted.input_tokens == beta.input_tokens == len(served.engine.prompts[0]) == answer.usage.input_tokens

@@ -12,19 +12,11 @@ from gateway_builders import END, Opened, Served, always, ids, letters, says, se
 from messages_builders import WEATHER, client
 
 from agentrl.engine.scripted import Reply
-from agentrl.gateway import dialects
-from agentrl.gateway.dialects.messages import MESSAGES
 
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Paris"}}\n</tool_call>'
 OTHER = '<tool_call>\n{"name": "weather", "arguments": [1, 2]}\n</tool_call>'
 QUESTION = {"role": "user", "content": "weather in Paris?"}
 ASKED: dict[str, Any] = {"model": "policy", "max_tokens": 256, "messages": [QUESTION]}
-
-
-@pytest.fixture(autouse=True)
-def _spoken(monkeypatch: pytest.MonkeyPatch) -> None:
-    if MESSAGES not in dialects.ALL:
-        monkeypatch.setattr(dialects, "ALL", (*dialects.ALL, MESSAGES))
 
 
 async def answered(sdk: anthropic.AsyncAnthropic, stream: bool, messages: Sequence[Any], **fields: Any) -> Any:

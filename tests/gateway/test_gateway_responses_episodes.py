@@ -12,19 +12,11 @@ from openai.types.responses import Response
 from responses_builders import WEATHER_TOOL
 
 from agentrl.engine.scripted import Fault
-from agentrl.gateway import dialects
-from agentrl.gateway.dialects.responses import RESPONSES
 
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Paris"}}\n</tool_call>'
 THINKS = [*ids("<think>\nhm\n</think>\n\nLet me look.\n"), *letters(CALL), END]
 ANSWERS = [*letters("rain"), END]
 TOOL_TURN = ids("\n<|im_start|>tool\nwet<|im_end|>\n<|im_start|>assistant\n")
-
-
-@pytest.fixture(autouse=True)
-def _served_dialect(monkeypatch: pytest.MonkeyPatch) -> None:
-    if RESPONSES not in dialects.ALL:
-        monkeypatch.setattr(dialects, "ALL", (*dialects.ALL, RESPONSES))
 
 
 @pytest.fixture

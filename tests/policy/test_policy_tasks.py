@@ -12,13 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.env import registry
-from agentrl.gateway.parse import assistant_message
+from agentrl.gateway.parsers import FAMILIES, read
 from agentrl_envs.calculator.env import Calculator
 from agentrl_envs.calculator.tasks import CalculatorProblem, evaluate, problem
 from agentrl_envs.calculator.transcripts import WARM_START, tool_call, transcript
 
 SEEDS = st.integers(min_value=0, max_value=2**53)
 OPERANDS = st.integers(min_value=10, max_value=999)
+TOOLS = Calculator().tools
 
 
 def test_a_seed_names_one_problem_on_every_machine():
@@ -151,7 +152,7 @@ def test_the_tool_gives_the_answer_of_every_problem(a, op, b):
 def test_a_correct_transcript_calls_the_tool_and_answers_its_result(seed):
     written = transcript(random.Random(seed), {"correct": 1.0})
     question, call, result, answer = written.messages
-    parsed = assistant_message(call.text, tools=True)
+    parsed = read(FAMILIES["hermes"], call.text, TOOLS)
     assert question.text == written.problem.question
     assert [json.loads(each["function"]["arguments"]) for each in parsed["tool_calls"]] == [
         {"expression": written.problem.expression}
@@ -163,7 +164,7 @@ def test_a_correct_transcript_calls_the_tool_and_answers_its_result(seed):
 @given(SEEDS)
 def test_a_malformed_transcript_holds_no_call_that_would_run(seed):
     written = transcript(random.Random(seed), {"malformed": 1.0})
-    assert "tool_calls" not in assistant_message(written.messages[-1].text, tools=True)
+    assert "tool_calls" not in read(FAMILIES["hermes"], written.messages[-1].text, TOOLS)
     assert written.messages[-1].text != tool_call(written.problem.expression)
 
 
