@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 
@@ -90,3 +91,15 @@ def test_a_role_of_the_clients_own_forges_no_token() -> None:
     prompt = LLAMA3.renderer.first([{"role": role, "content": "hi"}])
     assert LLAMA3.controls_in(prompt) == LLAMA3.controls_in(LLAMA3.renderer.first([user("hi")]))
     assert role in LLAMA3.decoded(prompt)
+
+
+@pytest.mark.parametrize("token", ['"end"', "\\end", "\n<end>", "é<end>"])
+def test_control_tokens_that_json_would_escape_are_seen_in_tools_too(token: str) -> None:
+    family = dataclasses.replace(HARMONY, special=(*HARMONY.special, token))
+    prompts = [
+        family.renderer.first([user("q")], [{**TOOL, "function": {**TOOL["function"], "description": text}}])
+        for text in (f"a{token}b", "plain")
+    ]
+    assert family.id(token) in family.ids(f"a{token}b")
+    assert family.controls_in(prompts[0]) == family.controls_in(prompts[1])
+    assert f"a{token}b" in family.decoded(prompts[0])
