@@ -46,6 +46,7 @@ class Answer(Struct, kw_only=True):
     """One finished choice of a response."""
 
     call: Call
+    logprobs: list[float] | None = None  # [S], None when the engine sent none; the call of an untrained sample has none
     top_logprobs: list[list[tuple[int, float]]] | None = None  # [S][k], when they were asked for
     stop: str | None = None  # the stop string of the request that ended it
     reasoning_tokens: int = 0  # of its sampled tokens, those of the reasoning and its marks

@@ -46,7 +46,7 @@ class Generation:
         self.overrun_reason = ""
         self._listener = listener
         self._reader = plan.new_reader()
-        self._eager = listener is not None or bool(sampling.stop)
+        self._eager = listener is not None or self._reader.may_end
 
     @property
     def heard(self) -> bool:
@@ -60,8 +60,8 @@ class Generation:
     def add(self, chunk: TokenChunk, tokens_left: int | None) -> None:
         """Takes a chunk; `tokens_left` are those that the session may still be given.
 
-        It may end the sample: at a stop string that began before an engine was lost, or at a limit that calls in
-        parallel have used up meanwhile. What was sampled beyond that is the overrun.
+        It may end the sample: at a stop string that began before an engine was lost, behind the one call that was
+        wanted, or at a limit that calls in parallel have used up meanwhile. What was sampled beyond is the overrun.
         """
         sample, begun = self.sample, len(self.sample.token_ids)
         sample.add(chunk)
@@ -72,9 +72,9 @@ class Generation:
         deltas: list[Delta] = []
         if self._eager:
             deltas = self._reader.feed(sample.token_ids[begun:])
-            if self._reader.stop is not None and self._reader.num_read < len(sample.token_ids):
+            if self._reader.ended and self._reader.num_read < len(sample.token_ids):
                 self._end_at(self._reader.num_read, "stop", "past_stop")
-            if self._reader.stop is not None and sample.finish_reason in ("abort", "length"):
+            if self._reader.ended and sample.finish_reason in ("abort", "length"):
                 sample.finish_reason, sample.stop_reason = "stop", self._reader.stop
         if self._listener is not None and len(sample.token_ids) > begun:
             self._listener(self._piece(begun, deltas))
@@ -101,6 +101,7 @@ class Generation:
         end = self._reader.reasoning_end
         return Answer(
             call=call,
+            logprobs=self.sample.logprobs,
             top_logprobs=self.sample.top_logprobs if self.sample.sampling.top_logprobs else None,
             stop=self._reader.stop,
             reasoning_tokens=count_reasoning(call.token_ids, end) if end else 0,

@@ -1,4 +1,4 @@
-"""Model calls over HTTP: a dialect's request in, its answer out, whole or streamed. What is sent twice is sampled once."""
+"""Model calls over HTTP: a dialect's request in, its answer out, whole or streamed. A retry is sampled once."""
 
 from __future__ import annotations
 
@@ -179,16 +179,18 @@ class Exchange(Generic[R]):
         encoder = self._encoder()
         try:
             yield encoder.begin(plans[0].prompt_ids)
-            items = first
+            items, spoke = first, time.monotonic()
             while True:
                 pieces = [encoder.piece(*item) for item in items if isinstance(item, tuple)]
-                if data := b"".join(pieces):
+                data = b"".join(pieces)
+                if not data and time.monotonic() - spoke >= KEEP_ALIVE_S:  # also while text is held back
+                    data = encoder.keep_alive()
+                if data:
                     yield data
-                elif not items:
-                    yield encoder.keep_alive()
+                    spoke = time.monotonic()
                 if task in items:
                     break
-                items = await mailbox.take(KEEP_ALIVE_S)
+                items = await mailbox.take(max(0.0, spoke + KEEP_ALIVE_S - time.monotonic()))
             answers = task.result()
             await self._ended(answers)
             yield encoder.end(answers)
@@ -223,7 +225,7 @@ async def _recorded(encoder: StreamEncoder, answers: Sequence[Answer]) -> AsyncI
         call = answer.call
         piece = Piece(
             token_ids=call.token_ids,
-            logprobs=call.logprobs,
+            logprobs=answer.logprobs,
             top_logprobs=answer.top_logprobs,
             deltas=deltas_of(call.message),
         )

@@ -12,6 +12,7 @@ from agentrl.gateway.generation import Plan, Rendering
 from agentrl.gateway.graph import begins_with
 from agentrl.gateway.parsers import family_for
 from agentrl.gateway.parsers.base import Family, ParseOptions
+from agentrl.gateway.parsers.forced import json_answer
 from agentrl.gateway.parsers.raw import RawParser
 from agentrl.gateway.reader import Reader
 from agentrl.gateway.refusal import Refusal, invalid
@@ -96,12 +97,13 @@ class Planner:
             raise invalid("tools", f"tools: {TOO_DEEP}") from error
         tools = [] if prompt.tool_choice == "none" else prompt.tools or []
         options = ParseOptions(tools=tools, in_reasoning=self._renderer.reasoning_open(prompt_ids))
+        one_call = bool(tools) and not prompt.parallel_tool_calls
         return Plan(
             call_id="",
             parent=parent,
             prompt_ids=prompt_ids,
             sampling=self._with_ends(prompt, options, sampling),
-            new_reader=partial(self._reader, self.family.parser, options, sampling.stop),
+            new_reader=partial(self._reader, self.family.parser, options, sampling.stop, one_call),
             conversation=keys[-1],
             messages=messages[held:] if parent is not None else history,
             end_ids=self._renderer.end_ids,
@@ -156,6 +158,11 @@ class Planner:
                 raise invalid("tool_choice", "tool_choice and response_format both constrain the answer; send one")
             name = prompt.tool_choice.name if isinstance(prompt.tool_choice, NamedTool) else None
             constraint = self.family.forced(options.tools, name, prompt.parallel_tool_calls, options.in_reasoning)
+        elif constraint is not None:
+            calls = None
+            if options.tools and self.family.name != "plain":
+                calls = self.family.forced(options.tools, None, prompt.parallel_tool_calls, options.in_reasoning)
+            constraint = json_answer(constraint, calls, options.in_reasoning)
         if options.tools and not prompt.parallel_tool_calls and (end := self.family.call_end):
             if (end_id := self._renderer.control_id(end)) is None:
                 stop = (*stop, end)
@@ -165,6 +172,8 @@ class Planner:
             sampling, stop=stop, stop_token_ids=tuple(sorted(stop_ids)), constraint=constraint
         )
 
-    def _reader(self, make_parser: Any, options: ParseOptions, stops: tuple[str, ...]) -> Reader:
+    def _reader(
+        self, make_parser: Any, options: ParseOptions, stops: tuple[str, ...], one_call: bool = False
+    ) -> Reader:
         renderer = self._renderer
-        return Reader(renderer.stream(), make_parser(options), end_ids=renderer.end_ids, stops=stops)
+        return Reader(renderer.stream(), make_parser(options), end_ids=renderer.end_ids, stops=stops, one_call=one_call)

@@ -76,7 +76,7 @@ def answer_of(
         message=message_of(deltas),
         ended_at=1_700_000_009.5,
     )
-    return Answer(call=call, top_logprobs=top_logprobs, reasoning_tokens=reasoning_tokens)
+    return Answer(call=call, logprobs=call.logprobs, top_logprobs=top_logprobs, reasoning_tokens=reasoning_tokens)
 
 
 def pieces_of(answer: Answer, deltas: Sequence[Delta], cuts: Sequence[int]) -> list[Piece]:

@@ -131,7 +131,7 @@ def test_logprobs_stand_beside_every_sampled_token_with_its_bytes_when_asked_for
 
 def test_a_probability_of_zero_is_written_as_a_number() -> None:
     answer = answer_of([Content("a")], token_ids=[97])
-    answer.call.logprobs = [float("-inf")]
+    answer.logprobs = [float("-inf")]
     assert encoded(answer, **LOGPROBS)["output"][0]["content"][0]["logprobs"][0]["logprob"] == -9999.0
 
 

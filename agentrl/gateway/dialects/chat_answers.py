@@ -29,6 +29,14 @@ def finish_reason(call: Call) -> str:
     return "tool_calls" if call.finish_reason == "stop" and call.message.get("tool_calls") else call.finish_reason
 
 
+def stop_reason(answer: Answer, stop_token_ids: Sequence[int]) -> str | int | None:
+    """vLLM's: which stop string or token of the request ended the answer."""
+    ended_at = answer.call.token_ids[-1] if answer.call.token_ids else None
+    if answer.stop is None and answer.call.finish_reason == "stop" and ended_at in stop_token_ids:
+        return ended_at
+    return answer.stop
+
+
 def usage(answers: Sequence[Answer]) -> dict[str, Any]:
     """Prompts count once each, whatever `n` was."""
     prompts = {id(answer.call.prompt_token_ids): len(answer.call.prompt_token_ids) for answer in answers}
@@ -54,7 +62,7 @@ def encode(answers: Sequence[Answer], wanted: Wanted, responding: Responding) ->
             "finish_reason": finish_reason(call),
         }
         if wanted.logprobs:
-            choice["logprobs"] = logprobs(call.token_ids, call.logprobs, answer.top_logprobs, responding)
+            choice["logprobs"] = logprobs(call.token_ids, answer.logprobs, answer.top_logprobs, responding)
         if wanted.token_ids:
             choice["token_ids"] = call.token_ids
         choices.append(choice)
@@ -102,6 +110,8 @@ class ChatStream:
             if answer.call.message.get("content") == "" and index not in self._with_content:
                 delta["content"] = ""
             chunk = _choice(index, delta) | {"finish_reason": finish_reason(answer.call)}
+            if self._wanted.logprobs and not answer.call.token_ids:
+                chunk["logprobs"] = logprobs([], answer.logprobs, None, self._responding)
             sent.append(self._event(self._head | {"choices": [chunk]}))
         if self._wanted.usage:
             sent.append(event(orjson.dumps(self._head | {"choices": [], "usage": usage(answers)})))

@@ -5,6 +5,7 @@ A prompt that begins with what an earlier call of the session was given and answ
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -15,7 +16,7 @@ from msgspec import Meta, Struct
 from agentrl.gateway.deltas import Answer, Content, Piece
 from agentrl.gateway.dialects.base import Dialect, Responding, event
 from agentrl.gateway.dialects.chat import ResponseFormat, StreamOptions
-from agentrl.gateway.dialects.chat_answers import DONE, token_text, usage
+from agentrl.gateway.dialects.chat_answers import DONE, stop_reason, token_text, usage
 from agentrl.gateway.dialects.constraints import json_constraint
 from agentrl.gateway.dialects.decode import MAX_CHOICES, choices_wanted, decode_body, reject, stops
 from agentrl.gateway.dialects.errors import openai_error
@@ -61,6 +62,7 @@ class Wanted(Struct, frozen=True, kw_only=True):
     token_ids: bool = False
     usage: bool = False
     echo: bool = False
+    stop_token_ids: Sequence[int] = ()
 
 
 _decoder = msgspec.json.Decoder(CompletionRequest)
@@ -88,6 +90,7 @@ def decode(body: bytes) -> tuple[TurnRequest, Wanted]:
         token_ids=bool(request.return_token_ids),
         usage=bool(request.stream_options and request.stream_options.include_usage),
         echo=bool(request.echo),
+        stop_token_ids=request.stop_token_ids or (),
     )
     return turn, wanted
 
@@ -144,10 +147,11 @@ def encode(answers: Sequence[Answer], wanted: Wanted, responding: Responding) ->
             "text": text,
             "logprobs": None,
             "finish_reason": call.finish_reason,
-            "stop_reason": answer.stop,
+            "stop_reason": stop_reason(answer, wanted.stop_token_ids),
         }
         if wanted.logprobs:
-            choice["logprobs"] = _logprobs(call.token_ids, call.logprobs, answer.top_logprobs, 0, responding)
+            offsets = TextOffsets()
+            choice["logprobs"] = _logprobs(call.token_ids, answer.logprobs, answer.top_logprobs, offsets, responding)
         if wanted.token_ids:
             choice |= {"token_ids": call.token_ids, "prompt_token_ids": call.prompt_token_ids}
         choices.append(choice)
@@ -159,7 +163,7 @@ class CompletionStream:
         self._wanted = wanted
         self._responding = responding
         self._head = _head(responding)
-        self._offsets: dict[int, int] = {}
+        self._offsets: dict[int, TextOffsets] = {}
 
     def begin(self, prompt_ids: Sequence[int]) -> bytes:
         return b""
@@ -171,11 +175,10 @@ class CompletionStream:
             return b""
         chunk = _chunk(choice, text)
         if wanted.logprobs and piece.token_ids:
-            offset = self._offsets.get(choice, 0)
-            found = _logprobs(piece.token_ids, piece.logprobs, piece.top_logprobs, offset, self._responding)
-            chunk["logprobs"] = found
-            written = sum(len(token) for token in found["tokens"]) if found else 0
-            self._offsets[choice] = offset + written
+            offsets = self._offsets.setdefault(choice, TextOffsets())
+            chunk["logprobs"] = _logprobs(
+                piece.token_ids, piece.logprobs, piece.top_logprobs, offsets, self._responding
+            )
         if wanted.token_ids:
             chunk["token_ids"] = piece.token_ids
         return self._event(chunk)
@@ -183,7 +186,10 @@ class CompletionStream:
     def end(self, answers: Sequence[Answer]) -> bytes:
         sent = []
         for index, answer in enumerate(answers):
-            chunk = _chunk(index, "") | {"finish_reason": answer.call.finish_reason, "stop_reason": answer.stop}
+            reason = stop_reason(answer, self._wanted.stop_token_ids)
+            chunk = _chunk(index, "") | {"finish_reason": answer.call.finish_reason, "stop_reason": reason}
+            if self._wanted.logprobs and not answer.call.token_ids:
+                chunk["logprobs"] = _logprobs([], answer.logprobs, None, TextOffsets(), self._responding)
             if self._wanted.token_ids:
                 chunk |= {"token_ids": [], "prompt_token_ids": answer.call.prompt_token_ids}
             sent.append(self._event(chunk))
@@ -215,25 +221,40 @@ def _chunk(index: int, text: str) -> dict[str, Any]:
     return {"index": index, "text": text, "logprobs": None, "finish_reason": None, "stop_reason": None}
 
 
+class TextOffsets:
+    """Where in the text the tokens of one answer begin, in characters; a part of a character where that begins."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._length = 0
+
+    def next(self, data: bytes) -> int:
+        """Where the token begins that these bytes spell."""
+        begin = self._length
+        self._length += len(self._decoder.decode(data))
+        return begin
+
+
 def _logprobs(
     token_ids: Sequence[int],
     values: Sequence[float] | None,
     top_logprobs: Sequence[Sequence[tuple[int, float]]] | None,
-    offset: int,
+    offsets: TextOffsets,
     responding: Responding,
 ) -> dict[str, Any] | None:
-    """One entry per sampled token; offsets count the characters of the tokens before it, from `offset` on."""
+    """One entry per sampled token."""
     if values is None:
         return None
-    tokens = [token_text(responding.token_bytes(token_id)) for token_id in token_ids]
-    offsets = []
-    for token in tokens:
-        offsets.append(offset)
-        offset += len(token)
+    spelt = [responding.token_bytes(token_id) for token_id in token_ids]
     top = None
     if top_logprobs is not None:
         top = [{token_text(responding.token_bytes(i)): value for i, value in pairs} for pairs in top_logprobs]
-    return {"tokens": tokens, "token_logprobs": list(values), "top_logprobs": top, "text_offset": offsets}
+    return {
+        "tokens": [token_text(data) for data in spelt],
+        "token_logprobs": list(values),
+        "top_logprobs": top,
+        "text_offset": [offsets.next(data) for data in spelt],
+    }
 
 
 COMPLETIONS: Dialect[Wanted] = Dialect(

@@ -14,7 +14,7 @@ from msgspec import Meta, Struct
 
 from agentrl.gateway.deltas import Answer, Piece
 from agentrl.gateway.dialects.base import Dialect, Responding, event
-from agentrl.gateway.dialects.chat_answers import DONE, usage
+from agentrl.gateway.dialects.chat_answers import DONE, stop_reason, usage
 from agentrl.gateway.dialects.decode import choices_wanted, decode_body, reject, stops
 from agentrl.gateway.dialects.errors import openai_error
 from agentrl.gateway.refusal import Refusal
@@ -118,10 +118,10 @@ def _constraint(outputs: StructuredOutputs | None) -> Constraint | None:
 
 def encode(answers: Sequence[Answer], request: GenerateRequest, responding: Responding) -> bytes:
     choices = [
-        _end_of(index, answer)
+        _end_of(index, answer, request)
         | {
             "token_ids": answer.call.token_ids,
-            "logprobs": _logprobs(answer.call.token_ids, answer.call.logprobs, answer.top_logprobs, request),
+            "logprobs": _logprobs(answer.call.token_ids, answer.logprobs, answer.top_logprobs, request),
         }
         for index, answer in enumerate(answers)
     ]
@@ -151,8 +151,10 @@ class GenerateStream:
         return event(orjson.dumps(self._head | {"choices": [chunk]}))
 
     def end(self, answers: Sequence[Answer]) -> bytes:
-        chunks = [_end_of(index, answer) | {"token_ids": [], "logprobs": None} for index, answer in enumerate(answers)]
-        sent = [event(orjson.dumps(self._head | {"choices": [chunk]})) for chunk in chunks]
+        sent = []
+        for index, answer in enumerate(answers):
+            chunk = _end_of(index, answer, self._request) | {"token_ids": [], "logprobs": None}
+            sent.append(event(orjson.dumps(self._head | {"choices": [chunk]})))
         if (self._request.stream_options or {}).get("include_usage"):
             sent.append(event(orjson.dumps(self._head | {"choices": [], "usage": usage(answers)})))
         return b"".join([*sent, DONE])
@@ -173,13 +175,13 @@ def _head(request: GenerateRequest, responding: Responding) -> dict[str, Any]:
     }
 
 
-def _end_of(index: int, answer: Answer) -> dict[str, Any]:
+def _end_of(index: int, answer: Answer, request: GenerateRequest) -> dict[str, Any]:
     call = answer.call
     spans = [{"version": str(span.version), "start": span.start, "end": span.end} for span in call.versions]
     return {
         "index": index,
         "finish_reason": call.finish_reason,
-        "stop_reason": answer.stop,
+        "stop_reason": stop_reason(answer, request.sampling_params.stop_token_ids or ()),
         "weight_versions": spans or None,
     }
 

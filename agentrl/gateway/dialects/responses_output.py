@@ -154,7 +154,7 @@ def call_item(response_id: str, index: int, call: ToolCall) -> Item:
 
 def answer_logprobs(answer: Answer, responding: Responding) -> list[dict[str, Any]]:
     """Of every sampled token: those of the reasoning, of the calls and of the end of the turn too."""
-    return token_logprobs(answer.call.token_ids, answer.call.logprobs, answer.top_logprobs, responding)
+    return token_logprobs(answer.call.token_ids, answer.logprobs, answer.top_logprobs, responding)
 
 
 def token_logprobs(

@@ -14,6 +14,8 @@ from agentrl.types import Constraint
 
 Format = dict[str, Any]
 
+WHITE: Format = {"type": "regex", "pattern": "[\\n ]{0,4}"}
+
 
 def wanted(tools: Tools, name: str | None) -> list[Mapping[str, Any]]:
     """The functions that may be called: {"name", "parameters", …}."""
@@ -65,12 +67,22 @@ def anything_until(*ends: str) -> Format:
 
 def constraint(calls: Format, think: Mapping[str, str], in_reasoning: bool) -> Constraint:
     """`calls` after reasoning: that the prompt opened, or that the model opens if it likes to."""
-    white = {"type": "regex", "pattern": "[\\n ]{0,4}"}
     if in_reasoning:
         ends = [anything_until(end) for end in dict.fromkeys(think.values())]
-        return structural_tag(sequence(either(ends), white, calls))
+        return structural_tag(sequence(either(ends), WHITE, calls))
     blocks = [tag(begin, {"type": "any_text"}, end) for begin, end in think.items()]
-    return structural_tag(sequence(optional(sequence(either(blocks), white)), calls) if blocks else calls)
+    return structural_tag(sequence(optional(sequence(either(blocks), WHITE)), calls) if blocks else calls)
+
+
+def json_answer(wanted: Constraint, calls: Constraint | None, in_reasoning: bool) -> Constraint:
+    """JSON that is `wanted`, or else what `calls` keeps to. Thoughts that the prompt opened are left free."""
+    if calls is None and not in_reasoning:
+        return wanted
+    kept_to = wanted.value if wanted.kind == "json" else {"type": "object"}
+    answer: Format = {"type": "json_schema", "json_schema": kept_to}
+    if in_reasoning:
+        answer = sequence(anything_until("</think>"), WHITE, answer)
+    return structural_tag(either([answer] if calls is None else [json.loads(calls.value)["format"], answer]))
 
 
 def structural_tag(format_: Format) -> Constraint:
