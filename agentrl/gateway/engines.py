@@ -109,7 +109,7 @@ class EnginePool:
 
     @asynccontextmanager
     async def client(self, engine: EngineState) -> AsyncIterator[EngineClient]:
-        """For one call. Raises EngineUnavailable when the engine is removed or held back, in its middle too."""
+        """For one call. Raises EngineUnavailable when the engine is removed, held back or given up, at any time."""
         attached = self._of(engine)
         if attached is None or engine.held_back:
             raise self._withdrawn(engine)
@@ -190,7 +190,10 @@ class EnginePool:
         return attached if attached is not None and attached.engine is engine else None
 
     def _withdrawn(self, engine: EngineState) -> EngineUnavailable:
-        return EngineUnavailable(f"engine {engine.id} was {'removed' if self._of(engine) is None else 'held back'}")
+        if self._of(engine) is None:
+            return EngineUnavailable(f"engine {engine.id} was removed")
+        why = "held back" if engine.held_back else f"given up: {engine.last_error}"
+        return EngineUnavailable(f"engine {engine.id} was {why}")
 
     def _take(self, need: Need) -> EngineState | None:
         if (taken := self.table.take(need, _now())) is None:
@@ -271,7 +274,10 @@ class EnginePool:
         except Exception as error:  # whatever an engine answers, its watcher goes on and the others are served
             if not isinstance(error, EngineError):
                 logger.exception("the health check of engine %s failed in an unforeseen way", engine.id)
+            was_healthy = engine.healthy
             self.table.saw_failure(engine, str(error) or repr(error))
+            if was_healthy and not engine.healthy:  # it is silent for good: its calls need not wait for their timeouts
+                attached.end_calls()
         else:
             self.table.saw_healthy(engine, version, context_length, revision)
         self._serve_waiting()
