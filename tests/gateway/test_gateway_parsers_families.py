@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from parser_builders import DS_CALL, DS_CALL_END, DS_CALLS, DS_CALLS_END, DS_SEP, TOOLS, parsed
+from template_families import DEEPSEEK, GLM, HARMONY, LLAMA3, MISTRAL, QWEN3, TemplateFamily
 
 from agentrl.assets import EMBEDDED, resolve_model
 from agentrl.gateway.parsers import FAMILIES, family_for
@@ -225,21 +228,36 @@ def test_gpt_oss_reasoning_that_the_prompt_opened_ends_with_its_message() -> Non
     assert parsed("gpt_oss", text, in_reasoning=True) == ("Four.", "Hm.", [])
 
 
-TEMPLATES = {
-    "hermes": '<tool_call>\\n{"name": "{{ call.name }}", "arguments": {{ call.arguments }}}\\n</tool_call>',
-    "qwen3_coder": "<tool_call>\\n<function={{ call.name }}>\\n<parameter={{ key }}>",
-    "glm": "<tool_call>{{ call.name }}\\n<arg_key>{{ key }}</arg_key>",
-    "llama3": "<|start_header_id|>assistant<|end_header_id|>{{ '\"parameters\": ' }}",
-    "mistral": "{{ '[TOOL_CALLS] [' }}",
-    "deepseek": "{{ '<｜tool▁calls▁begin｜>' }}",
-    "gpt_oss": "<|start|>assistant<|channel|>analysis<|message|>",
-    "plain": "<|im_start|>assistant\\n{{ message.content }}",
-}
+@pytest.mark.parametrize(
+    ("template", "family"),
+    [
+        (HARMONY.template, "gpt_oss"),
+        (DEEPSEEK.template, "deepseek"),
+        (MISTRAL.template, "mistral"),
+        (GLM.template, "glm"),
+        (QWEN3.template, "hermes"),
+        (LLAMA3.template, "llama3"),
+        ("<tool_call>\\n<function={{ call.name }}>\\n<parameter={{ key }}>", "qwen3_coder"),
+        ("<|start_header_id|>assistant<|end_header_id|>{{ '\"parameters\": ' }}", "llama3"),
+        ("<|im_start|>assistant\\n{{ message.content }}", "plain"),
+    ],
+)
+def test_a_chat_template_shows_its_family_by_how_it_spells_calls(template: str, family: str) -> None:
+    assert family_for(template).name == family
 
 
-@pytest.mark.parametrize("family", sorted(FAMILIES))
-def test_a_chat_template_shows_its_family_by_how_it_spells_calls(family: str) -> None:
-    assert family_for(TEMPLATES[family]).name == family
+@pytest.mark.parametrize(
+    ("models", "family"),
+    [
+        *((HARMONY, "gpt_oss"), (DEEPSEEK, "deepseek"), (MISTRAL, "mistral")),
+        *((GLM, "glm"), (QWEN3, "hermes"), (LLAMA3, "llama3")),
+    ],
+)
+def test_what_the_models_of_a_template_sample_is_a_call(models: TemplateFamily, family: str) -> None:
+    begin, end = models.calls
+    argument = "Köln" if models.call_value else '{"city": "Köln"}'
+    [(name, arguments)] = parsed(family, f"{begin}{argument}{end}").calls
+    assert (name, json.loads(arguments)) == ("weather", {"city": "Köln"})
 
 
 def test_the_embedded_policy_is_of_the_hermes_family() -> None:

@@ -59,7 +59,8 @@ class Writer:
             if kind is ToolCall:
                 deltas += same
             else:
-                deltas.append(kind("".join(delta.text for delta in same)))
+                text = "".join(delta.text for delta in same if not isinstance(delta, ToolCall))
+                deltas.append(Content(text) if kind is Content else Reasoning(text))
         self._deltas.clear()
         return deltas
 
