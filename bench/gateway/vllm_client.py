@@ -3,9 +3,9 @@
     python -m bench.gateway.vllm_client --way direct --url http://127.0.0.1:8000 --slots 64
 
 Each slot sends one request after the other, all of them new conversations at temperature 1. Straight means the request
-that the gateway would send (`/inference/v1/generate`, streamed, the same ids and sampling). How long an answer gets is
-the model's choice, so what counts are the tokens really sampled; a request that is only partly inside the window counts
-by that part. What is printed is one `Window` as JSON.
+that the gateway would send (`/inference/v1/generate`, streamed, the same ids and sampling). The prompt is a row of
+zeros, which the embedded policy nearly always goes on with up to `max-tokens`; what counts are the tokens really
+sampled, and a request that is only partly inside the window counts by that part. What is printed is one `Window`.
 """
 
 from __future__ import annotations
@@ -23,11 +23,13 @@ from msgspec import Struct
 
 from agentrl.engine.wire import sampling_params
 from agentrl.types import Sampling
-from bench.gateway.http1 import Connection, Request, ask
+from bench.gateway.http1 import BadAnswer, Connection, Request, ask
 from bench.gateway.subjects import SUBJECTS
-from bench.gateway.workload import Sizes, Workload
+from bench.gateway.subjects.base import Route
+from bench.gateway.workload import OPENING, Sizes, Workload, turn_text
 
 CALLS_A_SESSION = 4
+ZEROS = 200
 USAGE = re.compile(rb'"completion_tokens":\s*(\d+)')
 
 
@@ -38,10 +40,10 @@ class Window(Struct, frozen=True):
 
 
 class Slots:
-    def __init__(self, way: str, url: str, workload: Workload, first_episode: int, max_tokens: int) -> None:
+    def __init__(self, way: str, url: str, first_episode: int, max_tokens: int) -> None:
         self._direct = way == "direct"
         self._url = url
-        self._workload = workload
+        self._workload = Workload(Sizes())
         self._max_tokens = max_tokens
         self._episodes = itertools.count(first_episode)
         self._done: list[tuple[float, float, int]] = []  # began, ended, tokens
@@ -65,7 +67,7 @@ class Slots:
             episode = next(self._episodes)
             body = {
                 "request_id": f"direct-{episode}",
-                "token_ids": self._workload.prompt_ids(episode, 0),
+                "token_ids": self._workload.encode(turn_text("user", _question(episode)) + OPENING),
                 "sampling_params": sampling,
                 "stream": True,
                 "cache_salt": "direct",
@@ -75,19 +77,42 @@ class Slots:
         connection.close()
 
     async def _slot_gateway(self, end: float) -> None:
-        connection, subject = Connection(self._url), SUBJECTS["agentrl"]
+        """Sessions are ended and opened beside the calls, so that the slot's place in the engine never waits for it."""
+        calls, control = Connection(self._url), Connection(self._url)
+        ended: Route | None = None
+        route = await self._change_session(control, ended)
         while time.perf_counter() < end:
-            route = subject.route(0, await ask(connection, subject.open(0)))
+            changing = asyncio.create_task(self._change_session(control, ended))
             for _ in range(CALLS_A_SESSION):
                 if (began := time.perf_counter()) >= end:
                     break
-                body = self._workload.body(next(self._episodes), 0)
-                answer = await connection.ask(Request("POST", route.path, body, route.headers))
-                found = USAGE.search(answer)
-                assert found is not None, f"no usage in {answer[:200]!r}"
-                self._done.append((began, time.perf_counter(), int(found[1])))
-            await ask(connection, subject.close(route))
-        connection.close()
+                tokens = await self._call(calls, route)
+                self._done.append((began, time.perf_counter(), tokens))
+            ended, route = route, await changing
+        for left in (ended, route):
+            if left is not None:
+                await ask(control, SUBJECTS["agentrl"].close(left))
+        calls.close()
+        control.close()
+
+    async def _change_session(self, control: Connection, ended: Route | None) -> Route:
+        subject = SUBJECTS["agentrl"]
+        if ended is not None:
+            await ask(control, subject.close(ended))
+        return subject.route(0, await ask(control, subject.open(0)))
+
+    async def _call(self, connection: Connection, route: Route) -> int:
+        message = {"role": "user", "content": _question(next(self._episodes))}
+        body = orjson.dumps({"model": "policy", "messages": [message], "max_tokens": self._max_tokens})
+        answer = await connection.ask(Request("POST", route.path, body, route.headers))
+        found = USAGE.search(answer)
+        if found is None:
+            raise BadAnswer(f"the gateway's answer has no usage: {answer[:200]!r}")
+        return int(found[1])
+
+
+def _question(episode: int) -> str:
+    return f"{episode} {'0' * ZEROS}"
 
 
 def _sampled(stream: bytes) -> int:
@@ -96,8 +121,7 @@ def _sampled(stream: bytes) -> int:
 
 
 async def run(given: argparse.Namespace) -> Window:
-    workload = Workload(Sizes(given.prompt_tokens, given.max_tokens, 1))
-    slots = Slots(given.way, given.url, workload, given.first_episode, given.max_tokens)
+    slots = Slots(given.way, given.url, given.first_episode, given.max_tokens)
     return await slots.window(given.slots, warm_up_s=given.warm_up, seconds=given.seconds)
 
 
@@ -109,7 +133,6 @@ def main() -> None:
     parser.add_argument("--warm-up", type=float, default=3.0)
     parser.add_argument("--seconds", type=float, default=12.0)
     parser.add_argument("--first-episode", type=int, default=0)
-    parser.add_argument("--prompt-tokens", type=int, default=250)
     parser.add_argument("--max-tokens", type=int, default=200)
     print(msgspec.json.encode(uvloop.run(run(parser.parse_args()))).decode())
 

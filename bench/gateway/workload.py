@@ -53,7 +53,7 @@ class Workload:
     def answer_ids(self) -> list[int]:
         """[answer_tokens], the end-of-turn token last."""
         text = " ".join(self._some(-2, self.sizes.answer_tokens))
-        return self._encode(text)[: self.sizes.answer_tokens - 1] + self._encode(END_OF_TURN)
+        return self.encode(text)[: self.sizes.answer_tokens - 1] + self.encode(END_OF_TURN)
 
     @cached_property
     def answer(self) -> str:
@@ -62,9 +62,9 @@ class Workload:
 
     def prompt_ids(self, episode: int, turn: int) -> list[int]:
         """What the template of the embedded policy makes of an episode up to `turn`, counted from 0."""
-        ids = self._encode(turn_text("system", self.system) + turn_text("user", self.question(episode)) + OPENING)
+        ids = self.encode(turn_text("system", self.system) + turn_text("user", self.question(episode)) + OPENING)
         for later in range(1, turn + 1):
-            ids += self.answer_ids + self._encode("\n" + turn_text("user", self.follow_up(episode, later)) + OPENING)
+            ids += self.answer_ids + self.encode("\n" + turn_text("user", self.follow_up(episode, later)) + OPENING)
         return ids
 
     def body(self, episode: int, turn: int, *, more: bytes = b"") -> bytes:
@@ -78,11 +78,11 @@ class Workload:
     def _some(self, seed: int, count: int) -> list[str]:
         return random.Random(seed).choices(self._words, k=count)
 
-    def _encode(self, text: str) -> list[int]:
+    def encode(self, text: str) -> list[int]:
         return list(self.tokenizer.encode(text, add_special_tokens=False).ids)
 
     def _ids_in(self, text: str) -> int:
-        return len(self._encode(text))
+        return len(self.encode(text))
 
 
 OPENING = "<|im_start|>assistant\n"
