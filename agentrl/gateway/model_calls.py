@@ -92,7 +92,7 @@ class Exchange(Generic[R]):
         self._gone = gone
         self._turn, self._decoded = dialect.decode(body)
         digest = hashlib.blake2b(body, digest_size=16, person=dialect.name.encode()[:16]).digest()
-        count = headers.get("x-stainless-retry-count", "0")
+        count = headers.get("x-stainless-retry-count", "0")[:4]
         self._attempt, self._earlier = session.attempts.begin(
             digest, count=int(count) if count.isdecimal() else 0, key=headers.get("idempotency-key")
         )
@@ -122,7 +122,8 @@ class Exchange(Generic[R]):
         if self._earlier is None:
             return None
         waiting = asyncio.shield(self._earlier.answers)
-        await asyncio.wait({waiting, self._gone}, timeout=self._gateway.config.request_timeout_s)
+        limit_s = self._gateway.config.request_timeout_s
+        await asyncio.wait({waiting, self._gone}, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
         answers = waiting.result() if waiting.done() else None
         self._gateway.metrics.repeats.labels("sampled" if answers is None else "answered").inc()
         return answers

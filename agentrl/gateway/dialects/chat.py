@@ -30,6 +30,7 @@ class RefusalPart(Struct, forbid_unknown_fields=True, tag_field="type", tag="ref
 class FunctionCall(Struct, forbid_unknown_fields=True):
     name: str
     arguments: str
+    parsed_arguments: Any | UnsetType = UNSET  # echoed by the SDK's helpers; what they made of the arguments
 
 
 class ToolCall(Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -67,6 +68,7 @@ class AssistantMessage(Struct, forbid_unknown_fields=True, tag_field="role", tag
     annotations: list[Any] | None = None
     audio: None = None
     function_call: None = None
+    parsed: Any | UnsetType = UNSET  # echoed by the SDK's helpers; what they made of the content
 
 
 ChatMessage = SystemMessage | DeveloperMessage | UserMessage | AssistantMessage | ToolMessage
@@ -159,7 +161,7 @@ def decode(body: bytes) -> tuple[TurnRequest, Wanted]:
         reject(not request.logprobs, "top_logprobs", "it needs logprobs: true")
         reject(not 0 < request.top_logprobs <= 20, "top_logprobs", f"{request.top_logprobs} is not between 0 and 20")
     conversation = Conversation(
-        messages=msgspec.to_builtins(request.messages),
+        messages=[_plain(message) for message in request.messages],
         tools=msgspec.to_builtins(request.tools) if request.tools else None,
         tool_choice=_tool_choice(request),
         parallel_tool_calls=request.parallel_tool_calls is not False,
@@ -178,6 +180,15 @@ def decode(body: bytes) -> tuple[TurnRequest, Wanted]:
         usage=bool(request.stream_options and request.stream_options.include_usage),
     )
     return turn, wanted
+
+
+def _plain(message: ChatMessage) -> dict[str, Any]:
+    """Without what the SDK's helpers added to an answer."""
+    if isinstance(message, AssistantMessage):
+        message.parsed = UNSET
+        for call in message.tool_calls or ():
+            call.function.parsed_arguments = UNSET
+    return dict(msgspec.to_builtins(message))
 
 
 def _sampling(request: ChatRequest) -> dict[str, Any]:

@@ -75,8 +75,11 @@ def constraint(calls: Format, think: Mapping[str, str], in_reasoning: bool) -> C
 
 
 def json_answer(wanted: Constraint, calls: Constraint | None, in_reasoning: bool) -> Constraint:
-    """JSON that is `wanted`, or else what `calls` keeps to. Thoughts that the prompt opened are left free."""
-    if calls is None and not in_reasoning:
+    """JSON that is `wanted`, or else what `calls` keeps to. Thoughts that the prompt opened are left free.
+
+    Anything but JSON, which only a session's own pins can want, is left as it is.
+    """
+    if wanted.kind not in ("json", "json_object") or (calls is None and not in_reasoning):
         return wanted
     kept_to = wanted.value if wanted.kind == "json" else {"type": "object"}
     answer: Format = {"type": "json_schema", "json_schema": kept_to}
