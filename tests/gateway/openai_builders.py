@@ -1,4 +1,4 @@
-"""Builders for tests of the OpenAI dialects: answers made by the core's own reading, and the SDK's way of folding them."""
+"""Builders for tests of the OpenAI dialects: answers as the core reads them, and the SDK that folds their streams."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import openai
-from gateway_builders import END, Opened, backend, ids, letters, renderer
+from gateway_builders import END, Opened, backend, ids, letters, renderer, user
 from hypothesis import strategies as st
 from openai.lib.streaming.chat import ChatCompletionStreamState
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
@@ -113,3 +113,14 @@ def comparable(completion: ChatCompletion) -> dict[str, Any]:
             call["function"].pop("parsed_arguments", None)
         choice["message"] = message
     return {name: value for name, value in found.items() if value is not None}
+
+
+async def streamed(session: Opened, **body: Any) -> list[ChatCompletionChunk]:
+    """All chunks of the SDK's plain stream."""
+    async with sdk_of(session) as sdk:
+        chunks = await sdk.chat.completions.create(model="policy", stream=True, **{"messages": [user("q")], **body})
+        return [chunk async for chunk in chunks]
+
+
+def text_of(chunks: list[ChatCompletionChunk]) -> str:
+    return "".join(choice.delta.content or "" for chunk in chunks for choice in chunk.choices)
