@@ -65,5 +65,5 @@ class Family:
     parser: Callable[[ParseOptions], OutputParser]
     forced: Forced
     call_end: str  # the mark that ends a call, by which sampling is ended after the first; "" when there is none
-    """Not to be made a stop token beside a `forced` constraint: xgrammar allows no stop token before its grammar ends."""
+    """No stop token beside a `forced` constraint: xgrammar allows none before its grammar ends."""
     recognises: Callable[[str], bool]  # by the chat template's text
