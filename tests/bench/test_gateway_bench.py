@@ -30,8 +30,7 @@ SIZES = Sizes(prompt_tokens=300, answer_tokens=32, turns=3)
 
 
 @asynccontextmanager
-async def mock_engine(workload: Workload, *, stream_interval: int) -> AsyncIterator[HttpEngineClient]:
-    answers = Answers(workload, stream_interval)
+async def mock_engine(answers: Answers) -> AsyncIterator[HttpEngineClient]:
     server = await asyncio.get_running_loop().create_server(
         lambda: EngineProtocol(answers, latency_s=0.0, separate_writes=False), "127.0.0.1", 0
     )
@@ -47,12 +46,12 @@ async def mock_engine(workload: Workload, *, stream_interval: int) -> AsyncItera
 async def test_the_mock_engine_streams_one_and_the_same_answer_in_pieces_of_any_size(
     stream_interval: int, pieces: int
 ) -> None:
-    workload = Workload(SIZES)
-    chunks: list[TokenChunk] = []
-    async with mock_engine(workload, stream_interval=stream_interval) as client:
+    workload, chunks = Workload(SIZES), list[TokenChunk]()
+    answers = Answers(workload, stream_interval)
+    assert answers.stream.count(b'"token_ids":[') == pieces
+    async with mock_engine(answers) as client:
         async for chunk in client.stream(workload.prompt_ids(0, 0), Sampling(max_tokens=32), request_id="r"):
             chunks.append(chunk)
-    assert len([chunk for chunk in chunks if chunk.token_ids]) == pieces
     assert [token_id for chunk in chunks for token_id in chunk.token_ids] == workload.answer_ids
     assert sum(len(chunk.logprobs or []) for chunk in chunks) == 32
     assert (chunks[-1].finish_reason, chunks[-1].versions) == ("stop", [VersionSpan(0, 0, 32)])
