@@ -38,9 +38,10 @@ class Planner:
         plans: list[Plan] = []
         for prompt in request.prompts:
             plan = self._plan(session, prompt, sampling)
-            for _ in range(request.n):
+            for choice in range(request.n):
                 call_id = f"{response_id}-{len(plans)}" if plans else response_id
-                plans.append(msgspec.structs.replace(plan, call_id=call_id))
+                own = _of_choice(plan.sampling, choice)
+                plans.append(msgspec.structs.replace(plan, call_id=call_id, sampling=own))
         return plans
 
     def count_reasoning(self, token_ids: list[int], characters: int) -> int:
@@ -177,3 +178,10 @@ class Planner:
     ) -> Reader:
         renderer = self._renderer
         return Reader(renderer.stream(), make_parser(options), end_ids=renderer.end_ids, stops=stops, one_call=one_call)
+
+
+def _of_choice(sampling: Sampling, choice: int) -> Sampling:
+    """With a seed of its own, so that choices of one request differ, and differ in the same way when it is repeated."""
+    if not choice or sampling.seed is None:
+        return sampling
+    return msgspec.structs.replace(sampling, seed=(sampling.seed + choice) % 2**63)

@@ -150,3 +150,14 @@ async def test_text_of_all_choices_is_whole() -> None:
         for index in range(2):
             own = [chunk for chunk in chunks if chunk.choices[0].index == index]
             assert text_of(own) == "🔥é"
+
+
+async def test_case_76_choices_of_one_seed_have_seeds_of_their_own_the_same_ones_each_time() -> None:
+    async with serving(each_word()) as served:
+        session = await served.open()
+        for _ in range(2):
+            await session.chat(QUESTION, n=3, seed=7)
+        calls = (await served.trajectory(session))["calls"]
+        seeds = [call["sampling"]["seed"] for call in calls]
+        assert sorted(seeds) == [7, 7, 8, 8, 9, 9]
+        assert all(call["sampling"]["seed"] == 8 for call in calls if call["call_id"].endswith("-1"))

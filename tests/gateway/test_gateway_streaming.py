@@ -177,3 +177,35 @@ async def test_case_51_an_emoji_over_four_chunks_is_streamed_whole_and_a_cut_one
         tokens = [e.token for c in chunks if c.choices[0].logprobs for e in c.choices[0].logprobs.content or []]
         assert tokens == [*(f"bytes:\\x{byte:02x}" for byte in "🔥".encode()), "<|im_end|>"]
         assert text_of(await streamed(session)) == "a"
+
+
+OTHER_END = ids("<|endoftext|>")[0]
+
+
+@pytest.mark.parametrize(
+    ("sampled", "finish_reason"),
+    [([*ids("a"), OTHER_END], "stop"), ([*ids("a"), END], "length")],
+    ids=["ended by another token than EOS", "cut where EOS happens to be last"],
+)
+async def test_case_45_whether_a_turn_was_cut_is_what_the_engine_says_and_not_its_last_token(
+    sampled: list[int], finish_reason: Any
+) -> None:
+    async with serving(always(Reply(token_ids=sampled, finish_reason=finish_reason))) as served:
+        session = await served.open()
+        answer = await session.chat(QUESTION)
+        chunks = await streamed(session)
+        assert answer["choices"][0]["finish_reason"] == chunks[-1].choices[0].finish_reason == finish_reason
+        trajectory = await served.trajectory(session)
+        assert [call["finish_reason"] for call in trajectory["calls"]] == [finish_reason] * 2
+        assert [sum(row["loss_mask"]) for row in trajectory["rows"]] == [2, 2]
+
+
+@pytest.mark.parametrize("sampled", [[], [END]], ids=["nothing", "the end token"])
+async def test_case_48_a_streamed_answer_without_text_is_an_empty_message(sampled: list[int]) -> None:
+    async with serving(always(sampled)) as served:
+        session = await served.open()
+        [choice] = folded(await streamed(session, logprobs=True))["choices"]
+        assert (choice["message"]["content"], choice["finish_reason"]) == ("", "stop")
+        assert len(choice["logprobs"]["content"]) == len(sampled)
+        trajectory = await served.trajectory(session)
+        assert [sum(row["loss_mask"]) for row in trajectory["rows"]] == ([1] if sampled else [])
