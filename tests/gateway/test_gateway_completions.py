@@ -18,7 +18,7 @@ from gateway_builders import (
     transformers_tokenizer,
     user,
 )
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from openai.types import Completion
 from openai_builders import RESPONDING, Sampled, events_of, generated, samples, sdk_of, stream_of
@@ -200,6 +200,7 @@ async def test_a_stop_token_of_the_request_is_named_by_its_id() -> None:
 
 
 @given(samples(), OPTIONS, st.sets(st.integers(1, 80)))
+@example(([], "stop"), {"prompt": "hello", "logprobs": 1}, set())
 def test_a_stream_adds_up_to_the_answer_without_streaming(
     sampled: Sampled, body: dict[str, Any], cuts: set[int]
 ) -> None:

@@ -189,7 +189,7 @@ class CompletionStream:
             reason = stop_reason(answer, self._wanted.stop_token_ids)
             chunk = _chunk(index, "") | {"finish_reason": answer.call.finish_reason, "stop_reason": reason}
             if self._wanted.logprobs and not answer.call.token_ids:
-                chunk["logprobs"] = _logprobs([], answer.logprobs, None, TextOffsets(), self._responding)
+                chunk["logprobs"] = _logprobs([], answer.logprobs, answer.top_logprobs, TextOffsets(), self._responding)
             if self._wanted.token_ids:
                 chunk |= {"token_ids": [], "prompt_token_ids": answer.call.prompt_token_ids}
             sent.append(self._event(chunk))
