@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import reprlib
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing, asynccontextmanager, suppress
-from typing import Any, NoReturn, get_args
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import suppress
+from typing import Any, NoReturn
 
 import aiohttp
 import orjson
-from msgspec import Raw
 
 from agentrl.engine import wire
 from agentrl.engine.config import EngineTimeouts
+from agentrl.engine.http import KEEPALIVE_S, Broken, Connection, ConnectionPool
+from agentrl.engine.stream import GenerationReader, beginning
 from agentrl.errors import ContextOverflow, EngineError, EngineUnavailable
-from agentrl.types import FinishReason, Sampling, TokenChunk, VersionSpan
+from agentrl.types import Sampling, TokenChunk
 
-logger = logging.getLogger(__name__)
-
-MAX_CONNECTIONS = 4096
-KEEPALIVE_S = 4.0  # below uvicorn's 5 s, so that a reused connection is not closed under a request
+GENERATE = "/inference/v1/generate"
+REFUSAL_BYTES = 500  # of a refusal, read for the error message
 
 
 class HttpEngineClient:
@@ -38,7 +35,8 @@ class HttpEngineClient:
         self.url = url.rstrip("/")
         self._timeouts = timeouts or EngineTimeouts()
         self._send_seed = send_seed
-        self._http: aiohttp.ClientSession | None = None
+        self._pool: ConnectionPool | None = None  # for generations
+        self._http: aiohttp.ClientSession | None = None  # for everything else
         self._version: int | None = None
         self._context_length: int | None = None
 
@@ -50,16 +48,30 @@ class HttpEngineClient:
         Raises also ContextOverflow, without asking the engine, when the prompt leaves no room for a token.
         """
         body = await self._request_body(prompt_ids, sampling, request_id, version)
-        limits = body["sampling_params"]["max_tokens"], sampling.top_logprobs
+        max_tokens = body["sampling_params"]["max_tokens"]
+        reader = GenerationReader(self.url, max_tokens=max_tokens, top_logprobs=sampling.top_logprobs)
+        loop = asyncio.get_running_loop()
+        limit_s = self._timeouts.first_token_s
+        deadline = loop.time() + limit_s
+        pool = self._connections()
+        answer = await self._post(pool, orjson.dumps(body), deadline)
         try:
-            async with self._open(body) as response, aclosing(self._chunks(response, *limits)) as chunks:
-                async for chunk in chunks:
+            if answer.status != 200:
+                await self._refused(answer, deadline)
+            while not reader.done:
+                chunks = await self._read(answer, reader, deadline, limit_s)
+                for chunk in chunks:
+                    if chunk.versions:
+                        self._version = max(self._version or 0, chunk.versions[-1].version)
                     yield chunk
-                with suppress(aiohttp.ClientError, OSError):  # what follows the last chunk; frees the connection
-                    async with asyncio.timeout(self._timeouts.probe_s):
-                        await response.read()
-        except (aiohttp.ClientError, OSError) as error:
-            raise EngineUnavailable(f"engine {self.url} broke off a generation: {error!r}") from error
+                if reader.failure is not None:
+                    raise reader.failure
+                if chunks and reader.num_tokens:
+                    limit_s = self._timeouts.stall_s
+                    deadline = loop.time() + limit_s
+            await self._drain(answer)
+        finally:
+            pool.release(answer)
 
     async def version(self) -> int:
         answer = await self._get("/weight_info", wire.WeightInfo)
@@ -80,6 +92,9 @@ class HttpEngineClient:
         return self._context_length
 
     async def close(self) -> None:
+        if self._pool is not None:
+            self._pool.close()
+            self._pool = None
         if self._http is not None:
             await self._http.close()
             self._http = None
@@ -87,9 +102,8 @@ class HttpEngineClient:
     def _session(self) -> aiohttp.ClientSession:
         if self._http is None:
             timeouts = aiohttp.ClientTimeout(total=None, sock_connect=self._timeouts.connect_s)
-            connector = aiohttp.TCPConnector(limit=MAX_CONNECTIONS, keepalive_timeout=KEEPALIVE_S)
-            headers = {"Content-Type": "application/json"}
-            self._http = aiohttp.ClientSession(connector=connector, timeout=timeouts, headers=headers)
+            connector = aiohttp.TCPConnector(keepalive_timeout=KEEPALIVE_S)
+            self._http = aiohttp.ClientSession(connector=connector, timeout=timeouts)
         return self._http
 
     async def _request_body(
@@ -107,105 +121,73 @@ class HttpEngineClient:
         max_tokens = room if sampling.max_tokens is None else min(room, sampling.max_tokens)
         return {
             "request_id": request_id,
-            "token_ids": list(prompt_ids),
+            "token_ids": prompt_ids if isinstance(prompt_ids, list) else list(prompt_ids),
             "sampling_params": wire.sampling_params(sampling, max_tokens=max_tokens, send_seed=self._send_seed),
             "stream": True,
             "cache_salt": f"version {newest}",
         }
 
-    @asynccontextmanager
-    async def _open(self, body: dict[str, Any]) -> AsyncIterator[aiohttp.ClientResponse]:
-        """The answer to a generate request, its headers read. Closed before its end, it aborts the request."""
-        limit_s = self._timeouts.first_token_s
+    def _connections(self) -> ConnectionPool:
+        if self._pool is None:
+            self._pool = ConnectionPool(self.url, connect_s=self._timeouts.connect_s)
+        return self._pool
+
+    async def _post(self, pool: ConnectionPool, body: bytes, deadline: float) -> Connection:
         try:
-            async with asyncio.timeout(limit_s):
-                response = await self._session().post(f"{self.url}/inference/v1/generate", data=orjson.dumps(body))
-                await self._raise_for_status(response)
+            return await pool.post(GENERATE, body, deadline)
         except TimeoutError as error:
-            raise EngineUnavailable(f"engine {self.url} gave no answer for {limit_s:g} s") from error
-        async with response:
-            yield response
+            raise self._no_answer() from error
+        except Broken as error:
+            raise self._broken(error) from error
 
-    async def _chunks(
-        self, response: aiohttp.ClientResponse, max_tokens: int, top_logprobs: int
-    ) -> AsyncGenerator[TokenChunk]:
-        """Tokens that came with something wrong are handed on all the same: they were sampled, so they count."""
-        num_tokens = 0
-        honest = True  # false from the first bad logprob on: the generation as a whole is untrainable
-        async for choice in self._choices(response):
-            token_ids = choice.token_ids or []
-            num_tokens += len(token_ids)
-            logprobs = wire.checked_logprobs(token_ids, choice.logprobs) if honest else None
-            honest = logprobs is not None
-            top = wire.top_logprobs(choice.logprobs, top_logprobs) if top_logprobs else None
-            fault = _fault(choice, num_tokens, max_tokens)
-            if choice.finish_reason is None or fault:
-                yield TokenChunk(token_ids=token_ids, logprobs=logprobs, top_logprobs=top)
-                if fault:
-                    raise EngineError(f"engine {self.url} {fault}")
-                continue
-            yield TokenChunk(
-                token_ids=token_ids,
-                logprobs=logprobs,
-                top_logprobs=top,
-                finish_reason=choice.finish_reason,
-                stop_reason=choice.stop_reason,
-                versions=self._versions(choice.weight_versions, num_tokens),
-            )
-            return
-        raise EngineUnavailable(f"engine {self.url} ended a stream after {num_tokens} tokens without a finish reason")
-
-    def _versions(self, spans: Any, num_tokens: int) -> list[VersionSpan]:
-        """The spans of a generation, none at all when they are wrong: its tokens are then untrainable and counted."""
+    async def _read(
+        self, answer: Connection, reader: GenerationReader, deadline: float, limit_s: float
+    ) -> list[TokenChunk]:
+        """What the next read brings. Closed before its end, the answer aborts the request."""
         try:
-            versions = wire.checked_spans(spans, num_tokens)
-        except EngineError as error:
-            logger.warning("a generation of engine %s is untrainable: %s", self.url, error)
-            return []
-        if versions:
-            self._version = max(self._version or 0, versions[-1].version)
-        return versions
+            received = await answer.read(deadline)
+        except TimeoutError as error:
+            raise EngineUnavailable(f"engine {self.url} sent no token for {limit_s:g} s") from error
+        except Broken as error:
+            raise self._broken(error) from error
+        if received:
+            return reader.feed(received)
+        reader.end()
+        return []
 
-    async def _choices(self, response: aiohttp.ClientResponse) -> AsyncIterator[wire.Choice]:
-        async for data in self._events(response):
-            event = wire.decode(data, wire.Event, source=self.url)
-            if isinstance(event.error, Raw):
-                self._raise_stream_error(event.error)
-            for choice in event.choices:
-                yield choice
+    async def _drain(self, answer: Connection) -> None:
+        """Reads what follows the last chunk, so that the connection can be used again."""
+        if not answer.complete:
+            deadline = asyncio.get_running_loop().time() + self._timeouts.probe_s
+            with suppress(Broken, TimeoutError):
+                while await answer.read(deadline):
+                    pass
 
-    def _raise_stream_error(self, error: Raw) -> NoReturn:
-        """vLLM validates prompts only after the stream has begun, so a bad request may arrive as an event."""
-        message = f"engine {self.url} failed inside a generation: {_text(bytes(error))}"
-        raise EngineUnavailable(message) if wire.may_pass(error) else EngineError(message)
+    async def _refused(self, answer: Connection, deadline: float) -> NoReturn:
+        said = b""
+        try:
+            while len(said) < REFUSAL_BYTES and (received := await answer.read(deadline)):
+                said += received
+        except TimeoutError as error:
+            raise self._no_answer() from error
+        except Broken:
+            pass  # its status says enough
+        raise self._refusal(GENERATE, answer.status, said)
 
-    async def _events(self, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-        """The data of each server-sent event up to [DONE]."""
-        pending = b""
-        limit_s = self._timeouts.first_token_s
-        while True:
-            try:
-                async with asyncio.timeout(limit_s):
-                    received = await response.content.readany()
-            except TimeoutError as error:
-                raise EngineUnavailable(f"engine {self.url} sent no token for {limit_s:g} s") from error
-            if not received:
-                return
-            limit_s = self._timeouts.stall_s
-            *events, pending = (pending + received).split(b"\n\n")
-            for event in events:
-                data = event.removeprefix(b"data:").strip()
-                if data == b"[DONE]":
-                    return
-                if data and not event.startswith(b":"):  # a colon starts a keep-alive comment
-                    yield data
+    def _no_answer(self) -> EngineUnavailable:
+        return EngineUnavailable(f"engine {self.url} gave no answer for {self._timeouts.first_token_s:g} s")
+
+    def _broken(self, error: Broken) -> EngineUnavailable:
+        return EngineUnavailable(f"engine {self.url} broke off a generation: {error}")
 
     async def _get(self, path: str, kind: type[wire.Answer]) -> wire.Answer:
         timeout = aiohttp.ClientTimeout(total=self._timeouts.probe_s)
         try:
             async with self._session().get(f"{self.url}{path}", timeout=timeout) as response:
-                await self._raise_for_status(response)
-                return wire.decode(await response.read(), kind, source=f"{self.url}{path}")
+                body = await response.read()
+                if response.status != 200:
+                    raise self._refusal(path, response.status, body)
+                return wire.decode(body, kind, source=f"{self.url}{path}")
         except TimeoutError as error:
             raise EngineUnavailable(
                 f"engine {self.url}{path} gave no answer in {self._timeouts.probe_s:g} s"
@@ -213,27 +195,6 @@ class HttpEngineClient:
         except (aiohttp.ClientError, OSError) as error:
             raise EngineUnavailable(f"engine {self.url}{path} cannot be reached: {error!r}") from error
 
-    async def _raise_for_status(self, response: aiohttp.ClientResponse) -> None:
-        if response.status == 200:
-            return
-        async with response:
-            said = _text(await response.read())
-        message = f"engine {self.url}{response.url.path} answered {response.status}: {said}"
-        if response.status >= 500 or response.status == 429:
-            raise EngineUnavailable(message)
-        raise EngineError(message)
-
-
-def _fault(choice: wire.Choice, num_tokens: int, max_tokens: int) -> str | None:
-    if num_tokens > max_tokens:
-        return f"sampled {num_tokens} tokens; max_tokens was {max_tokens}"
-    if choice.finish_reason not in (None, *get_args(FinishReason)):
-        return f"ended a generation with {reprlib.repr(choice.finish_reason)}, which is unknown"
-    if not isinstance(choice.stop_reason, str | int | None):
-        return f"gave {reprlib.repr(choice.stop_reason)} as stop_reason; expected a string or a token id"
-    return None
-
-
-def _text(body: bytes) -> str:
-    """The beginning of an answer, for an error message."""
-    return body[:500].decode(errors="replace")
+    def _refusal(self, path: str, status: int, body: bytes) -> EngineError:
+        message = f"engine {self.url}{path} answered {status}: {beginning(body)}"
+        return EngineUnavailable(message) if status >= 500 or status == 429 else EngineError(message)

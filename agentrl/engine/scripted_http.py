@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -128,6 +129,8 @@ class Generations:
             request.finish_reason = piece.finish_reason
             event = {"request_id": request.request_id, "choices": [choice]}
             await response.write(b"data: " + json.dumps(event).encode() + b"\n\n")
+            for _ in range(2):  # turns of the event loop, in which a reader gets this piece by itself
+                await asyncio.sleep(0)
             sent += len(piece.token_ids)
         await response.write(b"data: [DONE]\n\n")
         await response.write_eof()

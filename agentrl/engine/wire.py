@@ -13,7 +13,7 @@ import orjson
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from agentrl.errors import EngineError
-from agentrl.types import Sampling, VersionSpan
+from agentrl.types import FinishReason, Sampling, VersionSpan
 
 Answer = TypeVar("Answer")
 
@@ -30,10 +30,13 @@ VERSION_DIGITS = 18
 """Of a version number, so that it fits 64 bits."""
 
 
+TokenId = Annotated[int, Meta(ge=0, lt=2**31)]
+
+
 class Choice(Struct):
     """A piece of a generation. Only what its tokens are is read strictly: what else is wrong must not lose them."""
 
-    token_ids: list[Annotated[int, Meta(ge=0, lt=2**31)]] | None = None
+    token_ids: list[TokenId] | None = None
     logprobs: Any = None  # see `checked_logprobs`
     finish_reason: Any = None
     stop_reason: Any = None
@@ -45,6 +48,30 @@ class Event(Struct):
 
     choices: list[Choice] = []
     error: Raw | UnsetType = UNSET
+
+
+class GoodLogprob(Struct, gc=False):
+    token_id: int
+    logprob: Annotated[float, Meta(gt=MISSING_LOGPROB, le=MAX_LOGPROB)]
+
+
+class GoodLogprobs(Struct, gc=False):
+    content: list[GoodLogprob]
+
+
+class GoodChoice(Struct):
+    """What `Choice` nearly always is. Read in one go, all of it strictly."""
+
+    token_ids: list[TokenId]
+    logprobs: GoodLogprobs | None = None  # none when there is no token
+    finish_reason: FinishReason | None = None
+    stop_reason: str | int | None = None
+    weight_versions: Any = None  # last piece only, see `checked_spans`
+
+
+class GoodEvent(Struct):
+    choices: list[GoodChoice]
+    error: UnsetType = UNSET  # an event with one is not good
 
 
 class StreamError(Struct):
@@ -129,6 +156,27 @@ def decode(data: bytes, kind: type[Answer], *, source: str) -> Answer:
             return msgspec.json.decode(orjson.dumps(json.loads(data)), type=kind)
     except (ValueError, TypeError, RecursionError) as error:  # of msgspec, json and orjson
         raise EngineError(f"engine {source} breaks its contract: {error}; it sent {data[:200]!r}") from error
+
+
+_GOOD_EVENT = msgspec.json.Decoder(GoodEvent)
+
+
+def good_choices(events: Sequence[bytes]) -> list[GoodChoice] | None:
+    """The choices of JSON events, or None unless each is as it should be; `decode` then tells what is wrong, if it is.
+
+    Their logprobs are those that `checked_logprobs` would return.
+    """
+    try:
+        choices = [choice for event in events for choice in _GOOD_EVENT.decode(event).choices]
+    except (ValueError, RecursionError):  # msgspec's errors are ValueErrors
+        return None
+    for choice in choices:
+        logprobs = choice.logprobs
+        if (0 if logprobs is None else len(logprobs.content)) != len(choice.token_ids):
+            return None
+        if logprobs is not None and [entry.token_id for entry in logprobs.content] != choice.token_ids:
+            return None
+    return choices
 
 
 def may_pass(error: Raw) -> bool:

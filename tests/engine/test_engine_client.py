@@ -224,12 +224,15 @@ async def test_a_generation_tells_the_client_of_a_swap(client: HttpEngineClient,
     assert engine.requests[-1].cache_salt == "version 3"
 
 
-async def test_connections_are_reused(client: HttpEngineClient, engine: ScriptedEngine) -> None:
+async def test_one_connection_serves_all_generations_and_one_all_questions(
+    client: HttpEngineClient, engine: ScriptedEngine
+) -> None:
     for _ in range(5):
         await chunks_of(client)
+        await client.version()
     assert engine._runner is not None
     assert engine._runner.server is not None
-    assert len(engine._runner.server.connections) == 1
+    assert len(engine._runner.server.connections) == 2
 
 
 async def test_a_hundred_requests_at_once_keep_their_answers_apart() -> None:
