@@ -24,7 +24,14 @@ PREFIXES = ("", "/sessions/{session_id}")
 
 
 def build_app(gateway: Gateway, renderer: Renderer) -> FastAPI:
-    app = FastAPI(title="agentrl gateway", docs_url=None, redoc_url=None, openapi_url=None)
+    app = FastAPI(
+        title="agentrl gateway",
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        redirect_slashes=False,
+        generate_unique_id_function=lambda route: route.name,
+    )
     endpoints = {dialect.path: model_call(gateway, dialect, renderer) for dialect in dialects.ALL}
     endpoints[f"{MESSAGES.path}/count_tokens"] = _count_tokens(gateway)
     model = {"id": gateway.config.model_name, "object": "model", "created": int(time.time()), "owned_by": "agentrl"}
@@ -41,7 +48,7 @@ def build_app(gateway: Gateway, renderer: Renderer) -> FastAPI:
 
 
 class BodyLimit:
-    """Refuses bodies of more than `max_bytes` by their announced length; cuts off those that announce none."""
+    """Refuses bodies of more than `max_bytes`: at once where their length is announced, else when it is reached."""
 
     def __init__(self, app: ASGIApp, max_bytes: int) -> None:
         self._app = app
@@ -51,12 +58,16 @@ class BodyLimit:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        announced = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
-        if int(announced) > self._max_bytes:
-            message = f"the body has {int(announced)} bytes and {self._max_bytes} are allowed; raise max_body_bytes"
-            refusal = Refusal(413, "body_too_large", message)
-            await refused(refusal, dialects.error_of(scope["path"], refusal))(scope, receive, send)
-            return
+        announced = next((value for name, value in scope["headers"] if name == b"content-length"), None)
+        if announced is None:
+            await self._counted(scope, receive, send)
+        elif int(announced) > self._max_bytes:
+            await self._refuse(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    async def _counted(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """To the application, a client that sends too much has left; the client is told why."""
         left = self._max_bytes
 
         async def bounded() -> Message:
@@ -65,7 +76,18 @@ class BodyLimit:
             left -= len(message.get("body", b""))
             return message if left >= 0 else {"type": "http.disconnect"}
 
-        await self._app(scope, bounded, send)
+        async def unless_too_large(message: Message) -> None:
+            if left >= 0:
+                await send(message)
+
+        await self._app(scope, bounded, unless_too_large)
+        if left < 0:
+            await self._refuse(scope, receive, send)
+
+    async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
+        message = f"the body has more than the {self._max_bytes} bytes that are allowed; raise max_body_bytes"
+        refusal = Refusal(413, "body_too_large", message)
+        await refused(refusal, dialects.error_of(scope["path"], refusal))(scope, receive, send)
 
 
 def _count_tokens(gateway: Gateway) -> Endpoint:

@@ -61,9 +61,10 @@ class Attempts:
         return found
 
     def _by_count(self, body: bytes, count: int) -> Attempt | None:
-        """Of equal bodies that were sent once less: one whose answer was surely missed, else the latest."""
+        """Of equal bodies that were sent less often (some never came): one whose answer was surely missed, else the
+        latest."""
         if count == 0:
             return None
-        found = [a for a in self._known if a.body == body and a.count == count - 1 and not a.repeated and a.key is None]
+        found = [a for a in self._known if a.body == body and a.count < count and not a.repeated and a.key is None]
         missed = [a for a in found if not a.delivered]
         return (missed or found or [None])[-1]

@@ -1,135 +1,90 @@
-"""The control API: sessions, rewards, trajectories, engines (design §7). All of it needs the admin key, except that a
-session's own key may send its reward and that `/health` is open.
+"""The control API: sessions, rewards, trajectories, engines, runs (design §7). It needs the admin key, or a run's key
+for what is that run's, except that a session's own key may send its reward and that `/health` is open.
+
+What each operation answers, errors included, is listed in `openapi`.
 """
 
 from __future__ import annotations
 
-import json
 import logging
-from typing import Annotated, Any, Literal
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import msgspec
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
 from prometheus_client import CONTENT_TYPE_LATEST
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat, field_validator
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from agentrl.gateway import dialects
 from agentrl.gateway.auth import Controller
+from agentrl.gateway.control_bodies import (
+    AddEngine,
+    Engines,
+    Finished,
+    FinishSession,
+    Health,
+    OpenRun,
+    OpenSession,
+    Rewarded,
+    RunOpened,
+    SessionOpened,
+    SetReward,
+    TellEngine,
+)
 from agentrl.gateway.dialects.errors import retry_headers
-from agentrl.gateway.engines import EnginePool
 from agentrl.gateway.gateway import Gateway
 from agentrl.gateway.refusal import Refusal, invalid
-from agentrl.gateway.routing import EngineState
 from agentrl.gateway.sampling import checked_pins
 from agentrl.gateway.session import Session
-from agentrl.types import Limits, Task, Trajectory
+from agentrl.types import Limits, Task
 
 logger = logging.getLogger(__name__)
-
-
-class Body(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-def _strict(value: Any) -> Any:
-    """Python's parser lets NaN and half characters through, which no store takes and no answer can carry."""
-    try:
-        json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"it is not strict JSON: {error}") from error
-    return value
-
-
-Document = Annotated[dict[str, Any], AfterValidator(_strict)]
-Text = Annotated[str, AfterValidator(_strict)]
-
-
-class OpenSession(Body):
-    session_id: str | None = None
-    task: Document | None = None
-    metadata: Document | None = None
-    sampling: dict[str, Any] | None = None
-    limits: dict[str, Any] | None = None
-    mode: Literal["train", "eval"] = "train"
-    reward_by: Literal["session", "admin"] = "session"
-    history: Literal["append", "rerender"] = "append"
-    across_swaps: bool = False
-
-    @field_validator("metadata")
-    @classmethod
-    def _place_in_a_group(cls, metadata: dict[str, Any] | None) -> dict[str, Any] | None:
-        group_id, index = (metadata or {}).get("group_id"), (metadata or {}).get("index")
-        if group_id is not None and not isinstance(group_id, str):
-            raise ValueError(f"its group_id is {group_id!r}, a string is needed")
-        if index is not None and type(index) is not int:
-            raise ValueError(f"its index is {index!r}, a whole number is needed")
-        return metadata
-
-
-class SetReward(Body):
-    reward: FiniteFloat | None
-    call_id: str | None = None
-    components: dict[Text, FiniteFloat | None] | None = None
-
-
-class FinishSession(Body):
-    stop_reason: Text | None = None
-
-
-class AddEngine(Body):
-    url: str = Field(pattern=r"^https?://\S+$")
-    id: str | None = None
-    version: int | None = Field(default=None, ge=0)
-
-
-class OpenRun(Body):
-    run_id: str = Field(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}$")
-
-
-class TellEngine(Body):
-    version: int | None = Field(default=None, ge=0)
-    routable: bool | None = None
 
 
 def add_routes(app: FastAPI, gateway: Gateway) -> None:
     async def controller(request: Request) -> Controller:
         return gateway.auth.require_controller(request.headers)
 
-    async def admin(request: Request) -> None:
-        gateway.auth.require_admin(request.headers)
-
-    _add_session_routes(app, gateway, Depends(controller))
-    _add_engine_routes(app, gateway, Depends(controller))
-    _add_reward_route(app, gateway)
-    for_admin = APIRouter(dependencies=[Depends(admin)])
-
-    @for_admin.post("/runs", status_code=201)
-    async def open_run(body: OpenRun) -> dict[str, str]:
-        """The key of a run. The same run always has the same key."""
-        return {"run_id": body.run_id, "run_key": gateway.auth.key_of_run(body.run_id)}
-
-    @for_admin.get("/metrics")
-    async def metrics() -> Response:
-        return Response(gateway.metrics.text(), media_type=CONTENT_TYPE_LATEST)
+    guarded = APIRouter(route_class=_guarded(gateway))
+    _add_session_routes(guarded, gateway, Depends(controller))
+    _add_engine_routes(guarded, gateway, Depends(controller))
+    _add_reward_route(guarded, gateway)
+    _add_admin_routes(guarded, gateway)
+    app.include_router(guarded)
 
     @app.get("/health")
-    async def health() -> dict[str, str]:
-        return {"status": "ok"}
+    async def health() -> Response:
+        return _answer(Health())
 
-    app.include_router(for_admin)
     _add_error_handlers(app)
 
 
-def _add_session_routes(app: FastAPI, gateway: Gateway, who: Any) -> None:
+def _guarded(gateway: Gateway) -> type[APIRoute]:
+    """Routes that look at a body only after the key."""
+
+    class Guarded(APIRoute):
+        def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+            handle = super().get_route_handler()
+
+            async def after_key(request: Request) -> Response:
+                gateway.auth.require_any(request.headers)
+                return await handle(request)
+
+            return after_key
+
+    return Guarded
+
+
+def _add_session_routes(app: APIRouter, gateway: Gateway, who: Any) -> None:
     async def its_session(session_id: str, controller: Controller = who) -> Session:
         return controller.check(await gateway.session(session_id))
 
     named = Depends(its_session)
 
     @app.post("/sessions", status_code=201)
-    async def open_session(body: OpenSession, controller: Controller = who) -> dict[str, str]:
+    async def open_session(body: OpenSession, controller: Controller = who) -> Response:
         metadata = body.metadata or {}
         if controller.run_id is not None:
             metadata = metadata | {"run_id": controller.run_id}
@@ -146,25 +101,34 @@ def _add_session_routes(app: FastAPI, gateway: Gateway, who: Any) -> None:
             across_swaps=body.across_swaps,
         )
         base_url = f"{gateway.base_url}/sessions/{session.id}/v1"
-        return {"session_id": session.id, "base_url": base_url, "api_key": key}
+        return _answer(SessionOpened(session.id, base_url, key), 201)
 
     @app.post("/sessions/{session_id}/finish")
-    async def finish(body: FinishSession | None = None, session: Session = named) -> dict[str, Any]:
+    async def finish_session(body: FinishSession | None = None, session: Session = named) -> Response:
         trajectory = await gateway.finish(session, body.stop_reason if body else None)
-        return _summary(trajectory) | {"drift": msgspec.to_builtins(await gateway.drift(session))}
+        finished = Finished(
+            session_id=trajectory.session_id,
+            stop_reason=trajectory.stop_reason,
+            reward=trajectory.reward,
+            calls=len(trajectory.calls),
+            rows=len(trajectory.rows),
+            trained_tokens=sum(sum(row.loss_mask) for row in trajectory.rows),
+            dropped=trajectory.dropped,
+            drift=await gateway.drift(session),
+        )
+        return _answer(finished)
 
     @app.get("/sessions/{session_id}/trajectory")
-    async def trajectory(session: Session = named) -> Response:
-        found = await gateway.trajectory(session)
-        return Response(msgspec.json.encode(found), media_type="application/json")
+    async def get_trajectory(session: Session = named) -> Response:
+        return _answer(await gateway.trajectory(session))
 
     @app.delete("/sessions/{session_id}", status_code=204)
-    async def forget(session: Session = named) -> Response:
+    async def forget_session(session: Session = named) -> Response:
         await gateway.forget(session.id)
         return Response(status_code=204)
 
 
-def _add_reward_route(app: FastAPI, gateway: Gateway) -> None:
+def _add_reward_route(app: APIRouter, gateway: Gateway) -> None:
     async def rewarded(request: Request, session_id: str) -> Session:
         session = await gateway.auth.session_of(request.headers, session_id)
         if session.reward_by == "admin":
@@ -174,40 +138,50 @@ def _add_reward_route(app: FastAPI, gateway: Gateway) -> None:
     its_session = Depends(rewarded)
 
     @app.post("/sessions/{session_id}/reward")
-    async def set_reward(body: SetReward, session: Session = its_session) -> dict[str, Any]:
+    async def set_reward(body: SetReward, session: Session = its_session) -> Response:
         await gateway.reward(session, body.reward, body.components, body.call_id)
-        return {"session_id": session.id, "reward": body.reward, "call_id": body.call_id}
+        return _answer(Rewarded(session.id, body.reward, body.call_id))
 
 
-def _add_engine_routes(app: FastAPI, gateway: Gateway, who: Any) -> None:
-    """A run's key sees and changes the run's own engines; the admin's, those that serve all others."""
-
-    def answer(pool: EnginePool, engine: EngineState) -> dict[str, Any]:
-        return dict(msgspec.to_builtins(pool.status(engine)))
+def _add_engine_routes(app: APIRouter, gateway: Gateway, who: Any) -> None:
+    """A run's key sees the engines that serve it and changes the run's own; the admin's, those of all others."""
+    pools = gateway.pools
 
     @app.get("/engines")
-    async def engines(controller: Controller = who) -> dict[str, Any]:
-        pool = gateway.pools.serving(controller.run_id)
-        return {
-            "current_version": pool.table.current_version,
-            "engines": [answer(pool, engine) for engine in pool.table],
-        }
+    async def list_engines(controller: Controller = who) -> Response:
+        pool = pools.serving(controller.run_id)
+        return _answer(Engines(pool.table.current_version, [pool.status(engine) for engine in pool.table]))
 
     @app.post("/engines", status_code=201)
-    async def add_engine(body: AddEngine, controller: Controller = who) -> dict[str, Any]:
-        pool = gateway.pools.own(controller.run_id)
-        return answer(pool, await pool.add(body.url, body.id, body.version))
+    async def add_engine(body: AddEngine, controller: Controller = who) -> Response:
+        engine = await pools.add(controller.run_id, body.url, body.id, body.version)
+        return _answer(pools.own(controller.run_id).status(engine), 201)
 
     @app.put("/engines/{engine_id}")
-    async def tell_engine(engine_id: str, body: TellEngine, controller: Controller = who) -> dict[str, Any]:
-        pool = gateway.pools.own(controller.run_id)
-        return answer(pool, pool.tell(engine_id, version=body.version, routable=body.routable))
+    async def tell_engine(engine_id: str, body: TellEngine, controller: Controller = who) -> Response:
+        pool = pools.own(controller.run_id)
+        return _answer(pool.status(pool.tell(engine_id, version=body.version, routable=body.routable)))
 
     @app.delete("/engines/{engine_id}", status_code=204)
     async def remove_engine(engine_id: str, controller: Controller = who) -> Response:
-        await gateway.pools.own(controller.run_id).remove(engine_id)
-        await gateway.pools.drop_if_empty(controller.run_id)
+        await pools.remove(controller.run_id, engine_id)
         return Response(status_code=204)
+
+
+def _add_admin_routes(app: APIRouter, gateway: Gateway) -> None:
+    async def admin(request: Request) -> None:
+        gateway.auth.require_admin(request.headers)
+
+    only = [Depends(admin)]
+
+    @app.post("/runs", status_code=201, dependencies=only)
+    async def open_run(body: OpenRun) -> Response:
+        """The key of a run. The same run always has the same key."""
+        return _answer(RunOpened(body.run_id, gateway.auth.key_of_run(body.run_id)), 201)
+
+    @app.get("/metrics", dependencies=only)
+    async def metrics() -> Response:
+        return Response(gateway.metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
 
 def _add_error_handlers(app: FastAPI) -> None:
@@ -229,12 +203,18 @@ def _add_error_handlers(app: FastAPI) -> None:
     async def not_routed(request: Request, error: HTTPException) -> Response:
         message = f"{request.method} {request.url.path}: {error.detail}"
         code = "not_found" if error.status_code == 404 else "http_error"
-        return answer(Refusal(error.status_code, code, message), request.url.path)
+        response = answer(Refusal(error.status_code, code, message), request.url.path)
+        response.headers.update(error.headers or {})
+        return response
 
     @app.exception_handler(Exception)
     async def failed(request: Request, error: Exception) -> Response:
         logger.error("%s %s failed inside the gateway", request.method, request.url.path, exc_info=error)
         return answer(Refusal(500, "internal_error", "the gateway failed on this request; its log says why"))
+
+
+def _answer(value: Any, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(value), status, media_type="application/json")
 
 
 def _converted(field: str, value: dict[str, Any] | None, kind: Any) -> Any:
@@ -248,15 +228,3 @@ def _converted(field: str, value: dict[str, Any] | None, kind: Any) -> Any:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
         raise invalid(field, f"{field}: {error}") from error
-
-
-def _summary(trajectory: Trajectory) -> dict[str, Any]:
-    return {
-        "session_id": trajectory.session_id,
-        "stop_reason": trajectory.stop_reason,
-        "reward": trajectory.reward,
-        "calls": len(trajectory.calls),
-        "rows": len(trajectory.rows),
-        "trained_tokens": sum(sum(row.loss_mask) for row in trajectory.rows),
-        "dropped": trajectory.dropped,
-    }

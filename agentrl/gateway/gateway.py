@@ -26,7 +26,7 @@ from agentrl.gateway.refusal import Refusal
 from agentrl.gateway.render import Renderer
 from agentrl.gateway.routing import RoutingTable
 from agentrl.gateway.session import Session
-from agentrl.gateway.sessions import SessionRegistry
+from agentrl.gateway.sessions import SESSION_ID, SessionRegistry
 from agentrl.gateway.turns import Turns
 from agentrl.types import Trajectory
 
@@ -136,7 +136,7 @@ class Gateway:
 
     async def session(self, session_id: str) -> Session:
         """By id; one that only the store remembers is sealed and released. Raises Refusal (404) for an unknown id."""
-        if session_id not in self.sessions and self._archive is not None:
+        if session_id not in self.sessions and self._archive is not None and SESSION_ID.fullmatch(session_id):
             trajectory = await self._archive.find(session_id)
             if trajectory is not None:
                 return Session.of_stored(trajectory)

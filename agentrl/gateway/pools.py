@@ -10,6 +10,8 @@ from agentrl.gateway.routing import EngineState
 
 
 class Pools:
+    """`None` for a run is the admin. A run has a pool of its own from its first engine to its last."""
+
     def __init__(self, new_pool: Callable[[], EnginePool]) -> None:
         self._new_pool = new_pool
         self.shared = new_pool()
@@ -29,17 +31,25 @@ class Pools:
         return self._of_run.get(run_id, self.shared)
 
     def own(self, run_id: str | None) -> EnginePool:
-        """The pool whose engines a run may change."""
+        """The pool whose engines a run may change: an empty one that serves nobody, for a run that added none."""
         if run_id is None:
             return self.shared
-        if run_id not in self._of_run:
-            self._of_run[run_id] = self._new_pool()
-        return self._of_run[run_id]
+        return self._of_run.get(run_id) or self._new_pool()
 
-    async def drop_if_empty(self, run_id: str | None) -> None:
-        """A run whose last engine went is served by the shared ones again."""
-        if run_id is not None and run_id in self._of_run and not list(self._of_run[run_id].table):
-            await self._of_run.pop(run_id).close()
+    async def add(self, run_id: str | None, url: str, engine_id: str | None, version: int | None) -> EngineState:
+        """The first engine of a run takes it off the shared ones. Raises Refusal (409) for one that is there."""
+        pool = self.own(run_id)
+        if run_id is not None:
+            self._of_run[run_id] = pool
+        return await pool.add(url, engine_id, version)
+
+    async def remove(self, run_id: str | None, engine_id: str) -> None:
+        """A run whose last engine went is served by the shared ones again. Raises Refusal (404)."""
+        pool = self.own(run_id)
+        await pool.remove(engine_id)
+        if run_id is not None and self._of_run.get(run_id) is pool and not list(pool.table):
+            del self._of_run[run_id]
+            await pool.close()
 
     async def close(self) -> None:
         await asyncio.gather(*(pool.close() for pool in self))

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+import orjson
 
 from agentrl.gateway.refusal import Refusal, invalid
-from agentrl.types import MIN_TRAIN_TEMPERATURE, Mode, Sampling
+from agentrl.types import MIN_TRAIN_TEMPERATURE, Constraint, Mode, Sampling
 
 NEUTRAL = Sampling()
 
@@ -22,7 +23,11 @@ RANGES: dict[str, tuple[float, float]] = {
     "presence_penalty": (-2, 2),
     "frequency_penalty": (-2, 2),
     "max_tokens": (1, 1 << 31),
+    "seed": (-(1 << 63), (1 << 63) - 1),
+    "top_logprobs": (0, 1 << 31),
 }
+
+MAX_TOKEN_ID = (1 << 31) - 1
 
 
 def effective(requested: Mapping[str, Any], pins: Mapping[str, Any], mode: Mode) -> Sampling:
@@ -57,11 +62,24 @@ def _checked(values: dict[str, Any], mode: Mode, *, prefix: str) -> Sampling:
         value = getattr(sampling, name)
         if value is not None and not (math.isfinite(value) and low <= value <= high):
             raise invalid(prefix + name, f"{prefix}{name} is {value}; it must lie between {low:g} and {high:g}")
+    if not all(0 <= token_id <= MAX_TOKEN_ID for token_id in sampling.stop_token_ids):
+        raise invalid(f"{prefix}stop_token_ids", f"{prefix}stop_token_ids are between 0 and {MAX_TOKEN_ID}")
+    if sampling.constraint is not None:
+        _check_can_be_sent(sampling.constraint, prefix)
     if "" in sampling.stop:
         raise invalid(f"{prefix}stop", f"{prefix}stop holds an empty string, which no engine takes; leave it out")
     if mode == "train":
         _refuse_reshaping(sampling, prefix)
     return sampling
+
+
+def _check_can_be_sent(constraint: Constraint, prefix: str) -> None:
+    try:
+        orjson.dumps(constraint.value)
+    except TypeError as error:  # half a character, a number beyond 64 bits, nested too deep
+        raise invalid(
+            f"{prefix}constraint", f"the grammar of the answer cannot be sent to an engine: {error}"
+        ) from error
 
 
 def _refuse_reshaping(sampling: Sampling, prefix: str) -> None:

@@ -18,7 +18,6 @@ from agentrl.engine.scripted import Reply, Script, ScriptedEngine
 from agentrl.errors import TrajectoryNotFound
 from agentrl.gateway.config import GatewayConfig
 from agentrl.gateway.engines import EngineFactory
-from agentrl.gateway.engines import EngineFactory
 from agentrl.gateway.ports import TrajectorySink
 from agentrl.gateway.render import Renderer
 from agentrl.gateway.server import GatewayServer
@@ -196,6 +195,7 @@ async def serving(
     sink: TrajectorySink | None = None,
     max_model_len: int = 4096,
     engine_factory: EngineFactory = HttpEngineClient,
+    admin_key: str | None = None,
     **config: Any,
 ) -> AsyncIterator[Served]:
     engines = [ScriptedEngine(script, max_model_len=max_model_len) for script in scripts]
@@ -203,7 +203,9 @@ async def serving(
         await engine.__aenter__()
     quick = {"health_every_s": 0.05, "breaker_backoff_s": 0.05}
     settings = GatewayConfig(**{**quick, "engine_urls": tuple(e.url for e in engines), **config})
-    server = GatewayServer(settings, renderer=renderer(template), engine_factory=engine_factory, sink=sink)
+    server = GatewayServer(
+        settings, renderer=renderer(template), engine_factory=engine_factory, admin_key=admin_key, sink=sink
+    )
     await server.start()
     headers = {"Authorization": f"Bearer {server.admin_key}"}
     try:
