@@ -26,7 +26,12 @@ def wanted(tools: Tools, name: str | None) -> list[Mapping[str, Any]]:
 def schema(function: Mapping[str, Any], style: str = "json") -> Format:
     """The function's arguments. A function that says nothing of its parameters has none."""
     parameters = function.get("parameters") or {"type": "object", "properties": {}}
-    return {"type": "json_schema", "json_schema": parameters, "style": style}
+    return as_json(parameters) | {"style": style}
+
+
+def as_json(kept_to: Any) -> Format:
+    """JSON by a schema. Its white space is bounded, for a policy that strays there would go on to its last token."""
+    return {"type": "json_schema", "json_schema": kept_to, "max_whitespace_cnt": 12}
 
 
 def may_be_empty(function: Mapping[str, Any]) -> bool:
@@ -82,7 +87,7 @@ def json_answer(wanted: Constraint, calls: Constraint | None, in_reasoning: bool
     if wanted.kind not in ("json", "json_object") or (calls is None and not in_reasoning):
         return wanted
     kept_to = wanted.value if wanted.kind == "json" else {"type": "object"}
-    answer: Format = {"type": "json_schema", "json_schema": kept_to}
+    answer = as_json(kept_to)
     if in_reasoning:
         answer = sequence(anything_until("</think>"), WHITE, answer)
     return structural_tag(either([answer] if calls is None else [json.loads(calls.value)["format"], answer]))
