@@ -12,7 +12,8 @@ import orjson
 
 from agentrl.engine import wire
 from agentrl.engine.config import EngineTimeouts
-from agentrl.engine.http import KEEPALIVE_S, Broken, Connection, ConnectionPool
+from agentrl.engine.http import Broken, Connection
+from agentrl.engine.http_pool import KEEPALIVE_S, ConnectionPool
 from agentrl.engine.stream import GenerationReader, beginning
 from agentrl.errors import ContextOverflow, EngineError, EngineUnavailable
 from agentrl.types import Sampling, TokenChunk

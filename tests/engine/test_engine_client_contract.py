@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from itertools import chain, repeat
 from typing import Any
 
 import pytest
 from aiohttp import web
+from raw_server import CLOSE, WAIT, chunked, raw_server, sized
 
 from agentrl.engine.client import HttpEngineClient
 from agentrl.engine.config import EngineTimeouts
@@ -88,6 +91,16 @@ def last(*token_ids: Any, **fields: Any) -> dict[str, Any]:
 async def collect(client: HttpEngineClient, into: list[TokenChunk]) -> None:
     async for chunk in client.stream([1, 2], Sampling(max_tokens=10), request_id="call"):
         into.append(chunk)
+
+
+@asynccontextmanager
+async def client_of(answer: Iterable[bytes], **timeouts: float) -> AsyncIterator[HttpEngineClient]:
+    """Of an engine that is asked for nothing but generations, and answers with these bytes."""
+    async with raw_server(answer) as server:
+        client = HttpEngineClient(server.url, timeouts=EngineTimeouts(**timeouts))
+        client._version, client._context_length = 0, 64
+        yield client
+        await client.close()
 
 
 MALFORMED: dict[str, tuple[Any, str]] = {
@@ -208,6 +221,40 @@ async def test_a_refusal_in_bytes_that_are_no_text_is_still_an_engine_error(
     engine.refusal = b"\xff\xfe no"
     with pytest.raises(EngineError, match=r"answered 400: .* no"):
         await collect(client, [])
+
+
+async def test_a_refusal_that_is_broken_off_is_still_a_refusal() -> None:
+    refusal = sized(b"token 99999 is out of the vocabulary", "400 Bad Request")[:-10]
+    async with client_of([refusal, CLOSE]) as client:
+        with pytest.raises(EngineError, match="answered 400: token 99999 is out of the") as refused:
+            await collect(client, [])
+        assert not isinstance(refused.value, EngineUnavailable)
+
+
+async def test_a_comment_is_no_first_token() -> None:
+    """A queued request has the first token's timeout still."""
+    async with client_of([chunked(b": ping\n\n", end=b""), WAIT], first_token_s=0.4, stall_s=0.2) as client:
+        with pytest.raises(EngineUnavailable, match=r"sent no token for 0\.4 s"):
+            await collect(client, [])
+
+
+async def test_an_engine_that_sends_nothing_but_comments_after_a_token_has_stalled() -> None:
+    token, ping = b"data: " + as_bytes(event(7)) + b"\n\n", b"8\r\n: ping\n\n\r\n"
+    async with client_of(chain([chunked(token, end=b"")], repeat(ping)), stall_s=0.2) as client:
+        got: list[TokenChunk] = []
+        with pytest.raises(EngineUnavailable, match=r"sent no token for 0\.2 s"):
+            await collect(client, got)
+        assert [chunk.token_ids for chunk in got] == [[7]]
+
+
+async def test_tokens_that_came_right_before_the_connection_was_lost_are_handed_on() -> None:
+    """Invariant 2: failover goes on after them."""
+    answer = chunked(b"data: " + as_bytes(event(7, 8)) + b"\n\n", end=b"")
+    async with client_of([answer, CLOSE]) as client:
+        got: list[TokenChunk] = []
+        with pytest.raises(EngineUnavailable, match="broke off a generation: it closed the connection"):
+            await collect(client, got)
+        assert [chunk.token_ids for chunk in got] == [[7, 8]]
 
 
 async def test_a_refusal_that_never_ends_is_given_up(client: HttpEngineClient, engine: RawEngine) -> None:
