@@ -8,7 +8,7 @@ import logging
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -121,7 +121,7 @@ class Exchange(Generic[R]):
         """The answers of the request that this one repeats, once it has ended; None when there are none."""
         if self._earlier is None:
             return None
-        waiting = asyncio.shield(self._earlier.answers)
+        waiting: asyncio.Future[Any] = asyncio.shield(self._earlier.answers)
         limit_s = self._gateway.config.request_timeout_s
         await asyncio.wait({waiting, self._gone}, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
         answers = waiting.result() if waiting.done() else None

@@ -98,12 +98,13 @@ class Planner:
             raise invalid("tools", f"tools: {TOO_DEEP}") from error
         tools = [] if prompt.tool_choice == "none" else prompt.tools or []
         options = ParseOptions(tools=tools, in_reasoning=self._renderer.reasoning_open(prompt_ids))
-        one_call = bool(tools) and not prompt.parallel_tool_calls
+        sent = self._with_ends(prompt, options, sampling)
+        one_call = bool(tools) and not prompt.parallel_tool_calls and sent.constraint is None
         return Plan(
             call_id="",
             parent=parent,
             prompt_ids=prompt_ids,
-            sampling=self._with_ends(prompt, options, sampling),
+            sampling=sent,
             new_reader=partial(self._reader, self.family.parser, options, sampling.stop, one_call),
             conversation=keys[-1],
             messages=messages[held:] if parent is not None else history,
@@ -164,7 +165,9 @@ class Planner:
             if options.tools and self.family.name != "plain":
                 calls = self.family.forced(options.tools, None, prompt.parallel_tool_calls, options.in_reasoning)
             constraint = json_answer(constraint, calls, options.in_reasoning)
-        if options.tools and not prompt.parallel_tool_calls and (end := self.family.call_end):
+        # Inside a grammar, which allows one call only, engines never sample a stop token: the mark would be spelt out.
+        one_call = bool(options.tools) and not prompt.parallel_tool_calls and constraint is None
+        if one_call and (end := self.family.call_end):
             if (end_id := self._renderer.control_id(end)) is None:
                 stop = (*stop, end)
             else:

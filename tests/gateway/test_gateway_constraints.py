@@ -201,6 +201,19 @@ async def test_without_parallel_calls_sampling_ends_behind_the_first_call(stream
         assert trajectory["dropped"] == {"past_stop": len(beyond)}
 
 
+@pytest.mark.parametrize("asked", [{"tool_choice": "required"}, {"response_format": AS_SCHEMA}], ids=["call", "schema"])
+async def test_inside_a_grammar_the_end_of_a_call_is_no_stop_token(asked: dict[str, Any]) -> None:
+    """Engines never sample stop tokens there, so the policy would have to spell the mark. The grammar ends it."""
+    turn = [*ids(NOW), END]
+    async with serving(always(turn)) as served:
+        session = await served.open()
+        answer = await session.chat(QUESTION, tools=TOOLS, parallel_tool_calls=False, **asked)
+        assert len(answer["choices"][0]["message"]["tool_calls"]) == 1
+        sent = served.engine.requests[0].sampling_params
+        assert ids("</tool_call>")[0] not in sent["stop_token_ids"]
+        assert (await served.trajectory(session))["dropped"] == {"constrained": len(turn)}
+
+
 async def test_the_turn_after_the_one_call_closes_it_and_goes_on() -> None:
     async with serving(says(ids(CALL), [END])) as served:
         session = await served.open()
