@@ -16,11 +16,14 @@ from agentrl.assets import EMBEDDED, resolve_model
 from agentrl.engine.client import HttpEngineClient
 from agentrl.errors import ConfigError
 from agentrl.gateway.config import GatewayConfig
+from agentrl.gateway.process import spare_the_collector
 from agentrl.gateway.render import Renderer
 from agentrl.gateway.server import GatewayServer
 from agentrl.store.sql import SqlStore
 
 ADMIN_KEY = "AGENTRL_ADMIN_KEY"
+DEFAULTS = GatewayConfig()
+NO_STORE = "warning: no --store was given: sessions and trajectories stay in memory and end with the gateway"
 
 
 def serve(
@@ -35,40 +38,71 @@ def serve(
         ),
     ],
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 0,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option(help="Address to listen on. Beyond loopback, put TLS in front: keys travel in clear text.")
+    ] = "127.0.0.1",
+    public_url: Annotated[
+        str | None, typer.Option(help="What agents reach the gateway by, when that is not its own address.")
+    ] = None,
     store: Annotated[
         str | None,
-        typer.Option(help="SQLAlchemy URL of the trajectory store; without it, trajectories stay in memory."),
+        typer.Option(
+            help="SQLAlchemy URL of the trajectory store, like sqlite:///trajectories.db or postgresql://host/db. "
+            "Without it, sessions and trajectories stay in memory and end with the gateway."
+        ),
     ] = None,
+    name: Annotated[
+        str,
+        typer.Option(help="Whose open sessions the store keeps. Gateways that share a store need names of their own."),
+    ] = DEFAULTS.name,
+    parser: Annotated[
+        str,
+        typer.Option(help="How the policy writes tool calls and reasoning, like hermes; auto goes by its template."),
+    ] = DEFAULTS.parser,
+    engine_concurrency: Annotated[
+        int, typer.Option(min=1, help="Calls that one engine runs at once: vLLM's --max-num-seqs.")
+    ] = DEFAULTS.engine_concurrency,
 ) -> None:
     """Serve the gateway alone, in front of engines that are already running.
 
-    The admin key is taken from AGENTRL_ADMIN_KEY, or made and printed once.
+    The admin key is taken from AGENTRL_ADMIN_KEY, or made and printed once. Give it, and a store, where sessions and
+    their keys have to outlive the gateway.
 
-    Example: `agentrl serve --engine-url http://127.0.0.1:8000 --tokenizer ./model --port 8080`
+    Example: `agentrl serve --engine-url http://127.0.0.1:8000 --tokenizer ./model --port 8080
+    --store sqlite:///trajectories.db`
     """
     console = Console(emoji=False)
     for url in engine_url:
         if not url.startswith(("http://", "https://")):
             raise ConfigError(f"--engine-url {url!r} is not a URL; write it like http://127.0.0.1:8000")
     given = os.environ.get(ADMIN_KEY)
-    config = GatewayConfig(host=host, port=port, engine_urls=tuple(engine_url))
+    config = GatewayConfig(
+        name=name,
+        host=host,
+        port=port,
+        public_url=public_url,
+        parser=parser,
+        engine_urls=tuple(engine_url),
+        engine_concurrency=engine_concurrency,
+    )
     renderer = Renderer.load(resolve_model(tokenizer) if tokenizer == EMBEDDED else Path(tokenizer).expanduser())
     sink = SqlStore(store) if store else None
     server = GatewayServer(config, renderer=renderer, engine_factory=HttpEngineClient, admin_key=given, sink=sink)
     try:
         with asyncio.Runner(loop_factory=auto_loop_factory()) as runner:  # uvloop where it is installed
-            runner.run(_serve(server, console, shown_key=None if given else server.admin_key))
+            shown_key = None if given else server.admin_key
+            runner.run(_serve(server, console, shown_key=shown_key, durable=sink is not None))
     finally:
         if sink is not None:
             sink.close()
 
 
-async def _serve(server: GatewayServer, console: Console, *, shown_key: str | None) -> None:
+async def _serve(server: GatewayServer, console: Console, *, shown_key: str | None, durable: bool) -> None:
     stopping = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     await server.start()
+    spare_the_collector()
     try:
         say = console.print
         say(f"gateway at {server.url} (control API there, agents at /sessions/ID/v1); Ctrl-C ends it", soft_wrap=True)
@@ -77,6 +111,8 @@ async def _serve(server: GatewayServer, console: Console, *, shown_key: str | No
         for engine in server.gateway.pools.engines:
             if not engine.healthy:
                 say(f"warning: {engine.last_error}; it is asked again every second", style="yellow", soft_wrap=True)
+        if not durable:
+            say(NO_STORE, style="yellow", soft_wrap=True)
         ended = asyncio.create_task(server.wait())
         stopped = asyncio.create_task(stopping.wait())
         await asyncio.wait({ended, stopped}, return_when=asyncio.FIRST_COMPLETED)

@@ -64,6 +64,7 @@ class GatewayActor:
 
     async def start(self) -> str:
         from agentrl.engine.client import HttpEngineClient
+        from agentrl.gateway.process import spare_the_collector
         from agentrl.gateway.render import Renderer
         from agentrl.gateway.server import GatewayServer
         from agentrl.store.sql import SqlStore
@@ -76,6 +77,7 @@ class GatewayActor:
             sink=SqlStore(self._store_url),
         )
         url: str = await self._server.start()
+        spare_the_collector()
         self._serving = asyncio.create_task(self._server.wait(), name="gateway tasks")
         return url
 

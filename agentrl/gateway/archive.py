@@ -76,7 +76,7 @@ class Archive:
     async def forget(self, session_id: str) -> None:
         """A session that nobody will save does not come back."""
         await self.commits.end(session_id)
-        await self._in_time(asyncio.to_thread(self._sink.forget_journal, session_id), f"forget session {session_id}")
+        await self._in_time(self.commits.between(self._sink.forget_journal, session_id), f"forget session {session_id}")
 
     async def close(self) -> None:
         await self.commits.close()
@@ -85,10 +85,10 @@ class Archive:
         if not session.saved:
             await self.commits.end(session.id)
             trajectory = session.trajectory()
-            await asyncio.to_thread(self._sink.save, trajectory)
+            await self.commits.between(self._sink.save, trajectory)
             session.saved, session.stored_score = True, (trajectory.reward, trajectory.components)
         while (score := session.score) != session.stored_score:  # one may come while another is being stored
-            await asyncio.to_thread(self._sink.set_reward, session.id, *score)
+            await self.commits.between(self._sink.set_reward, session.id, *score)
             session.stored_score = score
 
     async def _in_time(self, work: Awaitable[T], doing: str) -> T:

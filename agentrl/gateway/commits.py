@@ -7,11 +7,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from agentrl.errors import StoreError, StoreUnavailable
 from agentrl.gateway.journal import Event, encode
@@ -20,6 +21,8 @@ from agentrl.gateway.refusal import Refusal
 from agentrl.types import JournalEntry
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 MAX_BATCH = 512
 """Entries of one transaction."""
@@ -119,6 +122,13 @@ class GroupCommit:
     async def append(self, *entries: JournalEntry) -> None:
         """Queues entries of one session, and returns when they are durable. Raises Refusal as `queue` does."""
         await self.queue(*entries)
+
+    async def between(self, write: Callable[..., T], *arguments: Any) -> T:
+        """Runs another write in the writer's thread, between two transactions: the store has one writer at a time.
+
+        Raises what the write raises.
+        """
+        return await asyncio.get_running_loop().run_in_executor(self._thread, partial(write, *arguments))
 
     async def end(self, session_id: str) -> None:
         """Nothing of this session is written after this returns: to be called before it is saved or forgotten.

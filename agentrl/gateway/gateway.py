@@ -18,6 +18,7 @@ from agentrl.gateway.deltas import Answer
 from agentrl.gateway.drifts import SessionDrift
 from agentrl.gateway.engines import EngineFactory, EnginePool
 from agentrl.gateway.metrics import Metrics
+from agentrl.gateway.pacing import Pacer
 from agentrl.gateway.parsers import chosen_family
 from agentrl.gateway.planner import Planner
 from agentrl.gateway.pools import Pools
@@ -62,7 +63,8 @@ class Gateway:
         self.planner = Planner(renderer, chosen_family(config.parser))
         self._archive = None if sink is None else Archive(sink, timeout_s=config.save_timeout_s, owner=config.name)
         self.books = Books(self._archive)
-        self.turns = Turns(self.planner, self.metrics, self.books, timeout_s=config.request_timeout_s)
+        self.pacer = Pacer()
+        self.turns = Turns(self.planner, self.metrics, self.books, self.pacer, timeout_s=config.request_timeout_s)
         self.metrics.gauge("sessions", "Sessions not finished and saved", self._unsaved)
         self.metrics.gauge("in_flight", "Calls at an engine", lambda: sum(e.in_flight for e in self.pools.engines))
         self.metrics.gauge("waiting", "Calls waiting for an engine", lambda: sum(pool.waiting for pool in self.pools))

@@ -54,7 +54,12 @@ class CallAdded(Struct, frozen=True, kw_only=True):
     @classmethod
     def to(cls, calls: Sequence[Call], call: Call) -> CallAdded:
         """`call` as the next one after `calls`, those recorded so far."""
-        base = call.parent if call.parent is not None else (len(calls) - 1 if calls else None)
+        if call.parent is not None:  # then it begins with all of it, id for id: the graph has seen to that
+            base, parent = call.parent, calls[call.parent]
+            return cls(
+                call=call, index=len(calls), base=base, kept=len(parent.prompt_token_ids) + len(parent.token_ids)
+            )
+        base = len(calls) - 1 if calls else None
         kept = 0 if base is None else _shared(calls[base], call.prompt_token_ids)
         return cls(call=call, index=len(calls), base=base, kept=kept)
 

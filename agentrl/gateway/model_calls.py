@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import random
 import time
-import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -15,6 +15,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from agentrl.gateway.deltas import Answer, Piece, deltas_of
+from agentrl.gateway.departure import Departure
 from agentrl.gateway.dialects.base import Dialect, Responding, StreamEncoder
 from agentrl.gateway.dialects.errors import retry_headers
 from agentrl.gateway.gateway import Gateway
@@ -40,16 +41,17 @@ KEEP_ALIVE_S = 15.0
 def model_call(gateway: Gateway, dialect: Dialect[R], renderer: Renderer) -> Endpoint:
     async def endpoint(request: Request) -> ASGIApp:
         started = time.perf_counter()
-        gone: asyncio.Future[None] | None = None
+        departure: Departure | None = None
         status = 200
         try:
+            await gateway.pacer.turn()
             session = await gateway.auth.session_of(request.headers, request.path_params.get("session_id"))
             body = await request.body()
-            gone = asyncio.ensure_future(_disconnected(request))
-            exchange = Exchange(gateway, dialect, renderer, session, body, request.headers, gone)
+            departure = Departure(request)
+            exchange = Exchange(gateway, dialect, renderer, session, body, request.headers, departure)
             response: ASGIApp = await exchange.respond()
             if isinstance(response, EventStream):
-                gone = None  # the stream ends it
+                departure = None  # the stream ends it
         except Refusal as refusal:
             status, response = refusal.status, refused(refusal, dialect.error(refusal))
         except ClientDisconnect:
@@ -59,8 +61,8 @@ def model_call(gateway: Gateway, dialect: Dialect[R], renderer: Renderer) -> End
             failure = Refusal(500, "internal_error", "the gateway failed on this request; its log says why")
             status, response = 500, refused(failure, dialect.error(failure))
         finally:
-            if gone is not None:
-                gone.cancel()
+            if departure is not None:
+                departure.close()
         gateway.metrics.requests.labels(dialect.name, str(status)).inc()
         gateway.metrics.latency.labels(dialect.name).observe(time.perf_counter() - started)
         return response
@@ -83,13 +85,14 @@ class Exchange(Generic[R]):
         session: Session,
         body: bytes,
         headers: Mapping[str, str],
-        gone: asyncio.Future[None],
+        departure: Departure,
     ) -> None:
         self._gateway = gateway
         self._dialect = dialect
         self._renderer = renderer
         self._session = session
-        self._gone = gone
+        self._departure = departure
+        self._gone = departure.gone
         self._turn, self._decoded = dialect.decode(body)
         digest = hashlib.blake2b(body, digest_size=16, person=dialect.name.encode()[:16]).digest()
         count = headers.get("x-stainless-retry-count", "0")[:4]
@@ -104,7 +107,7 @@ class Exchange(Generic[R]):
             if (answers := await self._missed()) is not None:
                 return self._again(answers)
             session.check_open()
-            attempt.response_id = self._dialect.call_prefix + uuid.uuid4().hex
+            attempt.response_id = f"{self._dialect.call_prefix}{random.getrandbits(128):032x}"
             attempt.created = int(time.time())
             plans = await self._gateway.turns.plan(session, self._turn, attempt.response_id)
             if self._turn.stream:
@@ -137,8 +140,8 @@ class Exchange(Generic[R]):
         self._gateway.delivered(self._session, answers, True)
         if not self._turn.stream:
             return self._whole(answers)
-        encoder = self._encoder()
-        return EventStream(_recorded(encoder, answers))
+        self._departure.close()
+        return EventStream(_recorded(self._encoder(), answers))
 
     async def _ended(self, answers: list[Answer]) -> None:
         """The answers are on their way; to nobody, when the client has left meanwhile."""
@@ -204,7 +207,7 @@ class Exchange(Generic[R]):
         finally:
             self._attempt.end(None)
             task.cancel()
-            self._gone.cancel()
+            self._departure.close()
 
     def _encoder(self) -> StreamEncoder:
         return self._dialect.stream(self._decoded, self._responding())
@@ -232,9 +235,3 @@ async def _recorded(encoder: StreamEncoder, answers: Sequence[Answer]) -> AsyncI
         )
         yield encoder.piece(choice, piece)
     yield encoder.end(answers)
-
-
-async def _disconnected(request: Request) -> None:
-    """Returns when the client has closed its connection."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass

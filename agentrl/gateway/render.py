@@ -58,7 +58,7 @@ class Renderer:
 
         self.other_end_ids = frozenset(self.end_ids - eos)
         """Those that an engine does not end at by itself."""
-        self.template_source = str(tokenizer.chat_template)
+        self.template_source = self._template.source
         self._control_ids = {text: number for number, text in contents.items()}
         self._open, self._close = ({n for n, text in contents.items() if text == mark} for mark in (THINK, END_THINK))
         self.controls = ControlTokens(

@@ -109,7 +109,8 @@ class Session:
     @classmethod
     def of_stored(cls, trajectory: Trajectory) -> Session:
         """What is left of a session that only the store remembers: sealed, and no key opens it."""
-        session = cls(trajectory.session_id, b"", now=trajectory.finished_at, mode=trajectory.mode)
+        run_id = trajectory.metadata.get("run_id")
+        session = cls(trajectory.session_id, b"", now=trajectory.finished_at, run_id=run_id, mode=trajectory.mode)
         session.stop_reason, session.finished_at = trajectory.stop_reason, trajectory.finished_at
         session.reward, session.components = trajectory.reward, trajectory.components
         session.stored_score = session.score
@@ -215,7 +216,7 @@ class Session:
         """
         changed = []
         for index in map(self.graph.find, call_ids):
-            if index is not None and not self.sealed:
+            if index is not None and not self.saved:
                 call = self.graph.calls[index]
                 if call.untrainable == (UNDELIVERED if delivered else None):
                     call.untrainable = None if delivered else UNDELIVERED

@@ -15,11 +15,12 @@ from agentrl.gateway.engines import EnginePool
 from agentrl.gateway.failover import Sampler
 from agentrl.gateway.generation import Generation, Plan
 from agentrl.gateway.metrics import Metrics
+from agentrl.gateway.pacing import Pacer
 from agentrl.gateway.planner import Planner
 from agentrl.gateway.refusal import Refusal
 from agentrl.gateway.request import TurnRequest
 from agentrl.gateway.sample import Sample
-from agentrl.gateway.session import SEAL_S, UNDELIVERED, Session, sealed
+from agentrl.gateway.session import SEAL_S, Session, sealed
 from agentrl.types import Call, TokenChunk
 
 LARGE_BODY = 200_000
@@ -36,12 +37,17 @@ class Books(Protocol):
         """Returns when all calls of the session are durable. Raises Refusal."""
         ...
 
+    def changed(self, session: Session, index: int) -> None:
+        """Of a recorded call. Nobody waits for it."""
+        ...
+
 
 class Turns:
-    def __init__(self, planner: Planner, metrics: Metrics, books: Books, *, timeout_s: float) -> None:
+    def __init__(self, planner: Planner, metrics: Metrics, books: Books, pacer: Pacer, *, timeout_s: float) -> None:
         self._planner = planner
         self._metrics = metrics
         self._books = books
+        self._pacer = pacer
         self._sampler = Sampler(metrics)
         self._timeout_s = timeout_s
 
@@ -86,23 +92,33 @@ class Turns:
             answered = [task for task in tasks if _answered(task)]
             session.withdraw(len(tasks) - len(answered))
             if len(answered) < len(tasks):  # then nobody is given the others either
-                session.set_delivered([task.result().call.call_id for task in answered], False)
+                self._undelivered(session, [task.result().call.call_id for task in answered])
 
     async def _until_done(
         self, session: Session, tasks: list[asyncio.Task[Answer]], gone: asyncio.Future[None]
     ) -> None:
         """Returns when every task has an answer; else ends them all and raises why."""
         left = session.seconds_left(time.time())
-        ends_at = time.monotonic() + (self._timeout_s if left is None else min(left, self._timeout_s))
-        pending: set[asyncio.Future[Any]] = {*tasks}
+        loop = asyncio.get_running_loop()
+        over: asyncio.Future[None] = loop.create_future()  # all are answered, or it makes no sense to wait on
+
+        def end(_: object = None) -> None:
+            if not over.done():
+                over.set_result(None)
+
+        def ended(task: asyncio.Task[Answer]) -> None:
+            if not _answered(task) or all(each.done() for each in tasks):
+                end()
+
+        timer = loop.call_later(self._timeout_s if left is None else min(left, self._timeout_s), end)
+        gone.add_done_callback(end)
+        for task in tasks:
+            task.add_done_callback(ended)
         try:
-            while pending and not gone.done():
-                wait_s = max(0.0, ends_at - time.monotonic())
-                done, _ = await asyncio.wait({*pending, gone}, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
-                if not done or any(not _answered(task) for task in done if task is not gone):
-                    break
-                pending -= done
+            await over
         finally:
+            timer.cancel()
+            gone.remove_done_callback(end)
             unfinished = [task for task in tasks if not task.done()]
             for task in unfinished:
                 task.cancel()
@@ -132,6 +148,7 @@ class Turns:
         reason = "aborted"
         try:
             engine_id = await self._sampler.run(pool, session, generation)
+            await self._pacer.turn()
             reason = ""
         except Refusal as refusal:
             reason = LOST.get(refusal.code, "aborted")
@@ -147,9 +164,13 @@ class Turns:
         try:
             await self._books.added(session)
         except BaseException:
-            call.untrainable = call.untrainable or UNDELIVERED
+            self._undelivered(session, [call.call_id])
             raise
         return generation.answer(call, count_reasoning=self._planner.count_reasoning)
+
+    def _undelivered(self, session: Session, call_ids: list[str]) -> None:
+        for index in session.set_delivered(call_ids, False):
+            self._books.changed(session, index)
 
     def _record(self, session: Session, generation: Generation, engine_id: str) -> Call:
         plan, message = generation.plan, generation.message()

@@ -42,7 +42,7 @@ def encode(trajectory: Trajectory) -> Encoded:
         ends = {sequence.tobytes(): index for index, sequence in enumerate(sequences)}
         rows = [_encode_row(row, ends) for row in trajectory.rows]
         return Encoded(header=_encode_header(trajectory), calls=calls, rows=rows)
-    except (TypeError, ValueError, OverflowError) as error:
+    except (TypeError, ValueError, OverflowError, AttributeError) as error:
         raise StoreError(f"trajectory {trajectory.session_id!r} cannot be stored: {error}") from error
 
 
@@ -171,15 +171,30 @@ def _decode_call(columns: Entry, sequences: list[np.ndarray]) -> Call:
 
 def _encode_row(row: Row, ends: Mapping[bytes, int]) -> Columns:
     base = ends.get(as_ids(row.token_ids).tobytes())
-    has_logprob = [int(value is not None) for value in row.logprobs]
+    has_logprob = None if _follows_mask(row) else [int(value is not None) for value in row.logprobs]
     return {
         "base": base,
         "token_ids": pack_ints(row.token_ids) if base is None else None,
         "loss_mask": pack_ints(row.loss_mask),
         "logprobs": pack_floats([value for value in row.logprobs if value is not None]),
-        "has_logprob": None if has_logprob == row.loss_mask else pack_ints(has_logprob),
+        "has_logprob": None if has_logprob in (None, row.loss_mask) else pack_ints(has_logprob),
         "versions": _encode_spans(row.versions),
     }
+
+
+def _follows_mask(row: Row) -> bool:
+    """Whether surely exactly the tokens with mask 1 have a logprob. Quick, and true of every row of the gateway."""
+    mask, logprobs = row.loss_mask, row.logprobs
+    trained, ends = mask.count(1), [0, *(span.end for span in row.versions)]
+    in_order = all(end <= span.start <= span.end for end, span in zip(ends, row.versions, strict=False))
+    spans = [slice(span.start, span.end) for span in row.versions]
+    return (
+        in_order
+        and len(mask) == len(logprobs) == trained + mask.count(0)
+        and trained == sum(span.stop - span.start for span in spans) == sum(mask[span].count(1) for span in spans)
+        and logprobs.count(None) == len(mask) - trained
+        and not any(None in logprobs[span] for span in spans)
+    )
 
 
 def _decode_row(columns: Entry, sequences: Sequence[np.ndarray]) -> Row:
