@@ -15,6 +15,7 @@ from agentrl.gateway import control, dialects, openapi
 from agentrl.gateway.dialects.count_tokens import decode_count, encode_count
 from agentrl.gateway.dialects.errors import openai_error
 from agentrl.gateway.dialects.messages import MESSAGES
+from agentrl.gateway.direct import Direct
 from agentrl.gateway.gateway import Gateway
 from agentrl.gateway.model_calls import Endpoint, model_call, refused
 from agentrl.gateway.refusal import Refusal
@@ -23,7 +24,7 @@ from agentrl.gateway.render import Renderer
 PREFIXES = ("", "/sessions/{session_id}")
 
 
-def build_app(gateway: Gateway, renderer: Renderer) -> FastAPI:
+def build_app(gateway: Gateway, renderer: Renderer) -> ASGIApp:
     app = FastAPI(
         title="agentrl gateway",
         docs_url=None,
@@ -41,10 +42,9 @@ def build_app(gateway: Gateway, renderer: Renderer) -> FastAPI:
             app.router.routes.append(Route(prefix + path, endpoint, methods=["POST"]))
         app.router.routes.append(Route(f"{prefix}/v1/models", models, methods=["GET"]))
     control.add_routes(app, gateway)
-    app.add_middleware(BodyLimit, max_bytes=gateway.config.max_body_bytes)
     described = orjson.dumps(openapi.document(app, dialects.ALL, PREFIXES))
     app.router.routes.append(Route("/openapi.json", _fixed(gateway, described), methods=["GET"]))
-    return app
+    return BodyLimit(Direct(app, endpoints), max_bytes=gateway.config.max_body_bytes)
 
 
 class BodyLimit:
