@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from pydantic import ValidationError
 from rich.console import Console
 from uvicorn.loops.auto import auto_loop_factory
 
 from agentrl.assets import EMBEDDED, resolve_model
+from agentrl.config import describe
 from agentrl.engine.client import HttpEngineClient
 from agentrl.errors import ConfigError
 from agentrl.gateway.config import GatewayConfig
@@ -76,15 +78,18 @@ def serve(
         if not url.startswith(("http://", "https://")):
             raise ConfigError(f"--engine-url {url!r} is not a URL; write it like http://127.0.0.1:8000")
     given = os.environ.get(ADMIN_KEY)
-    config = GatewayConfig(
-        name=name,
-        host=host,
-        port=port,
-        public_url=public_url,
-        parser=parser,
-        engine_urls=tuple(engine_url),
-        engine_concurrency=engine_concurrency,
-    )
+    try:
+        config = GatewayConfig(
+            name=name,
+            host=host,
+            port=port,
+            public_url=public_url,
+            parser=parser,
+            engine_urls=tuple(engine_url),
+            engine_concurrency=engine_concurrency,
+        )
+    except ValidationError as error:
+        raise ConfigError("; ".join(describe(error))) from error
     renderer = Renderer.load(resolve_model(tokenizer) if tokenizer == EMBEDDED else Path(tokenizer).expanduser())
     sink = SqlStore(store) if store else None
     server = GatewayServer(config, renderer=renderer, engine_factory=HttpEngineClient, admin_key=given, sink=sink)

@@ -85,3 +85,18 @@ def test_a_tokenizer_folder_that_is_not_there_is_a_configuration_error() -> None
 def test_an_engine_url_without_a_scheme_is_a_configuration_error() -> None:
     with pytest.raises(ConfigError, match="not a URL"):
         serve(["localhost:8000"], EMBEDDED)
+
+
+def test_it_says_that_sessions_end_with_a_gateway_that_has_no_store() -> None:
+    process = start("--engine-url", "http://127.0.0.1:9", admin_key="sk-given")
+    try:
+        assert "sessions and trajectories stay in memory" in line_with(process, r"warning: no --store was given: (.*)")
+    finally:
+        process.kill()
+        process.communicate(timeout=30)
+
+
+@pytest.mark.parametrize(("option", "named"), [({"name": ""}, "name"), ({"parser": "morse"}, "parser")])
+def test_an_option_that_cannot_be_is_a_configuration_error_that_names_it(option: dict[str, str], named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        serve(["http://127.0.0.1:9"], EMBEDDED, **option)  # type: ignore[arg-type]
