@@ -160,10 +160,14 @@ async def test_a_streamed_episode_is_one_row() -> None:
         assert second[: len(first) + len(ids(CALL)) + 1] == [*first, *ids(CALL), END]
 
 
-async def test_a_stream_that_is_sent_again_after_its_connection_broke_is_the_recorded_answer() -> None:
-    async with serving(always([*letters("hello"), END])) as served:
+@pytest.mark.parametrize(
+    "asked", [{}, {"logprobs": True, "response_format": {"type": "json_object"}}], ids=["trained", "not trained"]
+)
+async def test_a_stream_that_is_sent_again_after_its_connection_broke_is_the_recorded_answer(asked: Any) -> None:
+    async with serving(always([*letters("{}"), END])) as served:
         session = await served.open()
-        first = await streamed(session, extra_headers={"Idempotency-Key": "k"})
-        again = await streamed(session, extra_headers={"Idempotency-Key": "k"})
+        first = await streamed(session, extra_headers={"Idempotency-Key": "k"}, **asked)
+        again = await streamed(session, extra_headers={"Idempotency-Key": "k"}, **asked)
         assert folded(again) == folded(first)
+        assert bool(folded(first)["choices"][0]["logprobs"]) is bool(asked)
         assert len(served.engine.requests) == 1
