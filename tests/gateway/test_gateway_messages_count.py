@@ -47,7 +47,8 @@ async def test_the_counted_prompt_has_as_many_tokens_as_the_one_that_the_engine_
 
 
 async def test_counted_tokens_are_those_of_the_prompt() -> None:
-    asked: dict[str, Any] = {"model": "policy", "messages": [user("how warm?")], "system": "be kind", "tools": [WEATHER]}
+    messages = [user("how warm?")]
+    asked: dict[str, Any] = {"model": "policy", "messages": messages, "system": "be kind", "tools": [WEATHER]}
     async with serving(always([*letters("ok"), END])) as served:
         async with client(await served.open()) as sdk:
             counted = await sdk.messages.count_tokens(**asked)

@@ -27,7 +27,7 @@ def operations(found: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
 def served_routes(server: GatewayServer) -> set[tuple[str, str]]:
     """As Starlette will route them, whatever the document says."""
     found = set()
-    waiting = list(server._app._app._app.routes  # below the body limit and the short way)
+    waiting = list(server._app._app._app.routes)  # below the body limit and the short way
     while waiting:
         route = waiting.pop()
         if isinstance(route, (Route, APIRoute)):
