@@ -67,4 +67,4 @@ class Attempts:
             return None
         found = [a for a in self._known if a.body == body and a.count < count and not a.repeated and a.key is None]
         missed = [a for a in found if not a.delivered]
-        return (missed or found or [None])[-1]
+        return next(reversed(missed or found), None)

@@ -55,10 +55,9 @@ class CallAdded(Struct, frozen=True, kw_only=True):
     def to(cls, calls: Sequence[Call], call: Call) -> CallAdded:
         """`call` as the next one after `calls`, those recorded so far."""
         if call.parent is not None:  # then it begins with all of it, id for id: the graph has seen to that
-            base, parent = call.parent, calls[call.parent]
-            return cls(
-                call=call, index=len(calls), base=base, kept=len(parent.prompt_token_ids) + len(parent.token_ids)
-            )
+            parent = calls[call.parent]
+            held = len(parent.prompt_token_ids) + len(parent.token_ids)
+            return cls(call=call, index=len(calls), base=call.parent, kept=held)
         base = len(calls) - 1 if calls else None
         kept = 0 if base is None else _shared(calls[base], call.prompt_token_ids)
         return cls(call=call, index=len(calls), base=base, kept=kept)

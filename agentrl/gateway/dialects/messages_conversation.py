@@ -32,6 +32,7 @@ from agentrl.gateway.dialects.messages_request import (
     Tool,
     ToolResultBlock,
     ToolUseBlock,
+    UserMessage,
     choice_of,
 )
 from agentrl.gateway.refusal import invalid
@@ -55,7 +56,12 @@ def conversation(request: PromptFields, *, answered: bool = True) -> Conversatio
     why = "the last message is the assistant's, and prefilled answers are not supported; end with a user message"
     reject(answered and isinstance(messages[-1], AssistantMessage), last, why)
     head = next((i for i, message in enumerate(messages) if not isinstance(message, SystemMessage)), len(messages))
-    system = _lines([_system(request.system), *(_system(message.content) for message in messages[:head])])
+    system = _lines(
+        [
+            _system(request.system),
+            *(_system(message.content) for message in messages[:head] if isinstance(message, SystemMessage)),
+        ]
+    )
     choice, parallel = choice_of(request)
     try:
         turns = list(_turns(messages[head:]))
@@ -93,7 +99,7 @@ def _turns(messages: Sequence[Message]) -> Iterator[dict[str, Any]]:
         if by_assistant:
             yield message_of(delta for message in turn for delta in _deltas(message.content))
         else:
-            yield from _user_turn(turn)
+            yield from _user_turn(message for message in turn if not isinstance(message, AssistantMessage))
 
 
 def _deltas(content: str | Sequence[Any]) -> Iterator[Delta]:
@@ -109,7 +115,7 @@ def _deltas(content: str | Sequence[Any]) -> Iterator[Delta]:
             yield Reasoning(block.thinking)
 
 
-def _user_turn(turn: Iterable[Message]) -> Iterator[dict[str, Any]]:
+def _user_turn(turn: Iterable[UserMessage | SystemMessage]) -> Iterator[dict[str, Any]]:
     texts = []
     num_results = 0
     for message in turn:
