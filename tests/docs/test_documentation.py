@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import shlex
 from pathlib import Path
@@ -113,17 +112,3 @@ def test_the_configuration_reference_says_what_the_models_say():
     from config_reference import PAGE, page
 
     assert PAGE.read_text() == page()
-
-
-async def test_the_gateway_pages_episode_runs_as_printed():
-    """Against a real gateway and a scripted engine."""
-    from gateway_builders import serving
-
-    [program] = [block for block in blocks((ROOT / "docs/gateway.md").read_text(), "python") if "openai" in block]
-    async with serving(lambda prompt_ids, sampling, version: [72, 2]) as served:
-        found: dict[str, object] = {"ADMIN_KEY": served.server.admin_key}
-        await asyncio.to_thread(exec, program.replace("http://127.0.0.1:8080", served.server.url), found)
-    trajectory = found["trajectory"]
-    assert isinstance(trajectory, dict)
-    assert (trajectory["stop_reason"], trajectory["reward"], len(trajectory["rows"])) == ("done", 1.0, 1)
-    assert trajectory["rows"][0]["loss_mask"][-2:] == [1, 1]
