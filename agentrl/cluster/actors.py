@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from functools import partial
 from pathlib import Path
@@ -41,7 +40,7 @@ class EngineActor:
 
 
 class GatewayActor:
-    """Serves the gateway on its own event loop."""
+    """Serves the gateway from a thread of its own: Ray's event loops are not the quickest."""
 
     def __init__(
         self,
@@ -59,39 +58,37 @@ class GatewayActor:
         self._admin_key = admin_key
         self._store_url = store_url
         self._timeouts = timeouts
-        self._server: Any = None
-        self._serving: asyncio.Task[None] | None = None
+        self._serving: Any = None
 
-    async def start(self) -> str:
+    def start(self) -> str:
         from agentrl.engine.client import HttpEngineClient
         from agentrl.gateway.process import spare_the_collector
         from agentrl.gateway.render import Renderer
         from agentrl.gateway.server import GatewayServer
+        from agentrl.gateway.thread import GatewayThread
         from agentrl.store.sql import SqlStore
 
-        self._server = GatewayServer(
+        server = GatewayServer(
             self._config,
             renderer=Renderer.load(Path(self._tokenizer)),
             engine_factory=partial(HttpEngineClient, timeouts=self._timeouts),
             admin_key=self._admin_key,
             sink=SqlStore(self._store_url),
         )
-        url: str = await self._server.start()
+        self._serving = GatewayThread(server)
+        url: str = self._serving.start()
         spare_the_collector()
-        self._serving = asyncio.create_task(self._server.wait(), name="gateway tasks")
         return url
 
-    async def probe(self) -> tuple[bool, bool]:
+    def probe(self) -> tuple[bool, bool]:
         """Whether its server and its background tasks run. Raises what one of them died of."""
-        if self._serving is not None and self._serving.done():
-            self._serving.result()
+        if self._serving is not None:
+            self._serving.check()
         return True, True
 
-    async def stop(self) -> None:
+    def stop(self) -> None:
         if self._serving is not None:
-            self._serving.cancel()
-        if self._server is not None:
-            await self._server.stop()
+            self._serving.stop()
 
 
 class RolloutActor:

@@ -29,6 +29,7 @@ STOP_TIMEOUT_S = 20.0
 WATCH_EVERY_S = 2.0
 PROBE_TIMEOUT_S = 15.0
 ACTOR_START_S = 120.0  # for a Ray actor to come up, its imports included
+PROBED = 4  # calls at a time of an actor that is probed while it starts or stops
 MANY_CALLS = 10_000  # Ray's cap on concurrent calls of an async actor; our own caps are lower
 
 
@@ -161,8 +162,11 @@ class RunCluster:
         self._say(f"trainer ready: {size} rank(s) after {time.time() - started:.0f} s")
 
     async def _start_gateway(self) -> None:
-        gateway = actor_class(GatewayActor, max_concurrency=MANY_CALLS).remote(
-            self._config.gateway,
+        settings = self._config.gateway
+        if "engine_concurrency" not in settings.model_fields_set:
+            settings = settings.model_copy(update={"engine_concurrency": self._config.engine.max_num_seqs})
+        gateway = actor_class(GatewayActor, max_concurrency=PROBED).remote(
+            settings,
             tokenizer=str(self._model),
             admin_key=self._admin_key,
             store_url=self._store_url,
