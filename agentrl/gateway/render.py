@@ -19,9 +19,10 @@ from tokenizers import Tokenizer
 from agentrl.errors import ConfigError
 from agentrl.gateway.detokenize import Detokenizer, StreamDecoder
 from agentrl.gateway.endings import NoJoint, after, endings_of
+from agentrl.gateway.sections import SectionEncoder
 from agentrl.gateway.template import RenderError, Template
 from agentrl.gateway.template_messages import MessageForm
-from agentrl.gateway.untrusted import ControlTokens, Disguise, Spellings, control_contents, encoded, ids_of
+from agentrl.gateway.untrusted import ControlTokens, Disguise, Spellings, control_contents, encoded
 
 __all__ = ["RenderError", "Renderer"]
 
@@ -44,6 +45,7 @@ class Renderer:
         self._backend: Tokenizer = tokenizer.backend_tokenizer
         self._detokenizer = Detokenizer(self._backend)
         # The episodes of a group begin with the same text; encoding it is most of the work of a first turn.
+        self._sections = SectionEncoder(self._backend)
         self._ids_of = lru_cache(CACHED_TEXTS)(self._encode_text)
         self._template = Template(tokenizer.chat_template, tokenizer.special_tokens_map)
         self._form = MessageForm.of(self._template)
@@ -205,7 +207,7 @@ class Renderer:
         return self._encode(text.removesuffix(without), disguise)
 
     def _encode_text(self, text: str) -> tuple[int, ...]:
-        return tuple(ids_of(self._backend, text))
+        return tuple(self._sections.ids(text))
 
     def _encode(self, text: str, disguise: Disguise) -> list[int]:
         if not disguise.used_in(text):
