@@ -12,7 +12,7 @@ from tree_builders import finished, finished_over_http
 from tree_checks import CHECKS
 from tree_plans import plans
 
-SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example]
+SLOW = [HealthCheck.too_slow]
 each_family = pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
 
 

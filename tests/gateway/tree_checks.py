@@ -14,6 +14,7 @@ from template_families import TemplateFamily
 from tree_agent import Given
 from tree_builders import Finished, call_of, prompts_of
 from tree_controls import check_controls
+from tree_twin import Run
 
 from agentrl.audit.finding import Subject
 from agentrl.audit.identity import IDENTITY
@@ -182,11 +183,26 @@ CHECKS = (
 
 def _unfinished(done: Finished) -> set[str]:
     """Calls of responses that nobody was given in which an engine did not come to the end of a choice."""
-    has_ended: dict[tuple[str, str], bool] = {}
-    for run in done.world.runs:
-        has_ended[call_of(run)] = run.ended
-    broken = {response for (_, response), ended in has_ended.items() if not ended}
-    return {call_id for call_id, response in has_ended if response in broken} - set(done.agent.given)
+    last = {call_of(run): run for run in done.world.runs}
+    sampled = _sampled(done)
+    broken = {
+        response
+        for (call_id, response), run in last.items()
+        if not run.ended and not _is_whole(done, run, [token_id for token_id, _ in sampled[call_id]])
+    }
+    return {call_id for call_id, response in last if response in broken} - set(done.agent.given)
+
+
+def _is_whole(done: Finished, last: Run, token_ids: list[int]) -> bool:
+    """Whether a sample may be all there is although its last engine was lost or stopped before it said so."""
+    family, sampling = done.family, last.sampling
+    ends = {family.id(family.eos), *sampling.stop_token_ids}
+    return (
+        (bool(token_ids) and token_ids[-1] in ends)
+        or len(last.token_ids) == sampling.max_tokens
+        or any(stop in family.decoded(token_ids) for stop in sampling.stop)
+        or done.plan.max_tokens is not None
+    )
 
 
 def _spoilt(done: Finished) -> dict[str, str]:

@@ -23,32 +23,37 @@ ENDS = {
 
 
 def check_controls(done: Finished) -> None:
-    """Invariant 13: a prompt has the control tokens that the template writes for harmless text, and no other."""
+    """Invariant 13: a prompt has the control tokens that the template writes for harmless text, and no other.
+
+    Either all of it is the template's, or it is an earlier prompt, its answer and what the template writes behind that.
+    """
     prompts = prompts_of(done)
     for call_id, given in done.agent.given.items():
-        prompt, messages, family = prompts[call_id], given.messages, done.family
-        parent = _parent(done, given, prompts)
-        allowed = _spelled_by_answers(family, messages)
-        if parent is None or done.plan.history == "rerender":
-            there = family.controls_in(prompt)
-            expected = family.controls_in(family.ids(_harmless(family, messages, given.tools)))
-            assert _without(there, allowed) == _without(expected, allowed)
+        prompt, family = prompts[call_id], done.family
+        allowed = _spelled_by_answers(family, given.messages)
+        expected = family.controls_in(family.ids(_harmless(family, given.messages, given.tools)))
+        if _without(family.controls_in(prompt), allowed) == _without(expected, allowed):
             continue
-        at = len(parent.messages)
-        held = len(prompts[parent.call_id]) + len(parent.token_ids)
-        there = family.controls_in(prompt[held:])
-        marked = [*messages[:at], _marked(messages[at]), *messages[at + 1 :]]
-        tail = _harmless(family, marked, given.tools).rpartition(MARK)[2]
-        closing = _harmless(family, marked[: at + 1], given.tools, prompt=False).rpartition(MARK)[2]
-        expected = _without(family.controls_in(family.ids(tail)), allowed)
-        there = _without(there, allowed)
-        missing = len(expected) - len(there)
-        assert there == expected[missing:]
-        num_closing = len(_without(family.controls_in(family.ids(closing)), allowed)) + (family.name == "glm45")
-        if parent.token_ids and parent.token_ids[-1] in {family.id(mark) for mark in ENDS[family.name]}:
-            assert missing == num_closing, "the token that ended the turn is there twice, or not at all"
-        else:
-            assert 0 <= missing <= max(0, num_closing - 1)
+        parent = _parent(done, given, prompts)
+        assert parent is not None, f"{call_id} has other control tokens than the template writes"
+        assert done.plan.history == "append"
+        _check_behind(family, parent, given, prompt[len(prompts[parent.call_id]) + len(parent.token_ids) :], allowed)
+
+
+def _check_behind(family: TemplateFamily, parent: Given, given: Given, added: Sequence[int], allowed: set[int]) -> None:
+    at, messages = len(parent.messages), given.messages
+    marked = [*messages[:at], _marked(messages[at]), *messages[at + 1 :]]
+    tail = _harmless(family, marked, given.tools).rpartition(MARK)[2]
+    closing = _harmless(family, marked[: at + 1], given.tools, prompt=False).rpartition(MARK)[2]
+    expected = _without(family.controls_in(family.ids(tail)), allowed)
+    there = _without(family.controls_in(added), allowed)
+    missing = len(expected) - len(there)
+    assert there == expected[missing:], f"{given.call_id} has other control tokens than the template writes"
+    num_closing = len(_without(family.controls_in(family.ids(closing)), allowed)) + (family.name == "glm45")
+    if parent.token_ids and parent.token_ids[-1] in {family.id(mark) for mark in ENDS[family.name]}:
+        assert missing == num_closing, "the token that ended the turn is there twice, or not at all"
+    else:
+        assert 0 <= missing <= max(0, num_closing - 1)
 
 
 def _parent(done: Finished, given: Given, prompts: Mapping[str, list[int]]) -> Given | None:

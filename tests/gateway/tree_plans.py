@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
+from random import Random
 from typing import Any, Literal
 
 from hypothesis import strategies as st
 from template_families import TemplateFamily
-from tree_twin import Fault, Reply
+from tree_twin import Failing, Fault, Reply, Spoiling
 
 Echo = Literal["whole", "no_reasoning", "respaced", "parts", "nulls"]
 """How the client sends an answer back; all are the same conversation."""
+Rewriting = Literal["text", "thoughts", "arguments", "back"]
 Delivery = Literal["kept", "repeated", "raced", "hung_up", "left", "keyed", "twice"]
 
 
@@ -50,7 +52,7 @@ class Edit:
     """A message is rewritten, all thoughts are dropped, all arguments respaced, or the last messages are taken back."""
 
     thread: int
-    how: Literal["text", "thoughts", "arguments", "back"]
+    how: Rewriting
     at: int
     text: str
 
@@ -153,87 +155,101 @@ def tokens_of(family: TemplateFamily, text: str, style: list[int]) -> list[int]:
     return found
 
 
-def texts(family: TemplateFamily) -> st.SearchStrategy[str]:
+def text_of(rng: Random, family: TemplateFamily) -> str:
     """What nobody vouches for: words, half a call, and spellings of every control token."""
     words = ["hello", "é", "🔥", " ", "\n", "x", '{"a": 1}', "<", "name", "STOP"]
     spellings = [*family.special, *family.marks, "<think>", "</think>"]
-    piece = st.one_of(st.sampled_from(words), st.sampled_from(spellings))
-    return st.lists(piece, min_size=1, max_size=4).map("".join)
+    return "".join(rng.choice(rng.choice([words, spellings])) for _ in range(rng.randint(1, 4)))
 
 
-@st.composite
-def replies(draw: st.DrawFn, family: TemplateFamily) -> Reply:
-    text = texts(family)
-    if draw(st.integers(0, 9)) == 0:
-        token_ids = draw(st.lists(st.integers(0, family.backend.get_vocab_size() - 1), max_size=6))
-    else:
-        said = draw(st.one_of(st.sampled_from(["hello", "", "ok STOP more", "🔥é"]), text))
-        thoughts = draw(st.one_of(st.none(), st.sampled_from(["hm", " let me think\n"]), text))
-        num_calls = draw(st.sampled_from([0, 1, 1, 2]))
-        city = st.sampled_from(["Köln", "🔥", 'a"b', "x<y", *family.special])
-        cities = draw(st.lists(city, min_size=num_calls, max_size=num_calls))
-        style = draw(st.lists(st.sampled_from([0, 1, 2, 0, 1, 2, 3]), min_size=1, max_size=5))
-        token_ids = tokens_of(family, written(family, thoughts, said, cities), style)
-    finish: Literal["stop", "length"] = "stop"
-    if draw(st.integers(0, 7)) == 0:
-        token_ids, finish = token_ids[: draw(st.integers(0, len(token_ids)))], "length"
-    faults = st.builds(Fault, st.sampled_from(["die", "die", "swap", "abort", "error"]), st.integers(0, 12))
+def call_of_tools(rng: Random, family: TemplateFamily) -> list[int]:
+    """A turn that calls tools, and is read so."""
+    cities = rng.choices(["Köln", "🔥", "hello"], k=rng.randint(1, 2))
+    style = rng.choices([0, 1, 2], k=5)
+    return tokens_of(family, written(family, rng.choice([None, "hm"]), "", cities), style)
+
+
+def any_turn(rng: Random, family: TemplateFamily) -> list[int]:
+    """A turn in one of many ways to write it as tokens, or ids at random."""
+    if rng.random() < 0.15:
+        return [rng.randrange(family.backend.get_vocab_size()) for _ in range(rng.randint(0, 6))]
+    said = rng.choice(["hello", "", "ok STOP more", "🔥é", text_of(rng, family)])
+    thoughts = rng.choice([None, None, "hm", " let me think\n", text_of(rng, family)])
+    cities = rng.choices(["Köln", 'a"b', "x<y", "</arg_value>"], k=rng.choice([0, 0, 1, 2]))
+    return tokens_of(family, written(family, thoughts, said, cities), rng.choices([0, 1, 2, 0, 1, 2, 3], k=5))
+
+
+def reply_of(rng: Random, family: TemplateFamily, *, calm: bool) -> Reply:
+    token_ids = call_of_tools(rng, family) if calm else any_turn(rng, family)
+    is_cut = not calm and rng.random() < 0.12
+    faults: list[Failing] = ["die", "die", "swap", "abort", "error"]
+    spoils: list[Spoiling] = ["no_logprobs", "nan_logprobs", "wrong_spans"]
     return Reply(
-        token_ids=tuple(token_ids),
-        finish=finish,
-        per_chunk=draw(st.sampled_from([1, 3, 100])),
-        ticks=draw(st.integers(0, 2)),
-        faults=tuple(draw(st.one_of(st.just([]), st.lists(faults, max_size=3)))),
-        spoil=draw(st.sampled_from([None] * 12 + ["no_logprobs", "nan_logprobs", "wrong_spans"])),
+        token_ids=tuple(token_ids[: rng.randint(0, len(token_ids))] if is_cut else token_ids),
+        finish="length" if is_cut else "stop",
+        per_chunk=rng.choice([1, 3, 100]),
+        ticks=rng.randint(0, 2),
+        faults=tuple(Fault(rng.choice(faults), rng.randint(0, 12)) for _ in range(rng.choice([0, 0, 0, 1, 2, 3]))),
+        spoil=rng.choice(spoils) if rng.random() < 0.08 else None,
     )
 
 
-@st.composite
-def asks(draw: st.DrawFn, family: TemplateFamily) -> Ask:
-    n = draw(st.sampled_from([1, 1, 1, 2]))
-    delivery = draw(st.sampled_from(["kept", "kept", "kept", "repeated", "raced", "hung_up", "left", "keyed", "twice"]))
+def ask_of(rng: Random, family: TemplateFamily) -> Ask:
+    """Half of them are calm: the main thread, which calls tools."""
+    calm = rng.random() < 0.5
+    n = 1 if calm else rng.choice([1, 1, 2])
+    others: list[Delivery] = ["repeated", "raced", "hung_up", "left", "keyed", "twice"]
+    delivery = rng.choice(others) if rng.random() < 0.4 else "kept"
+    echoes: list[Echo] = ["whole", "no_reasoning", "respaced", "parts", "nulls"]
     return Ask(
-        thread=draw(st.sampled_from([0, 0, 1, 2])),
-        text=draw(texts(family)),
-        replies=tuple(draw(replies(family)) for _ in range(n * (2 if delivery in ("hung_up", "twice") else 1))),
-        n=n,
-        stream=draw(st.booleans()),
-        max_tokens=draw(st.sampled_from([None, None, None, None, None, None, 1, 6, 30])),
-        stop=draw(st.sampled_from([(), (), (), ("STOP",), ("lo", "OP m")])),
-        echo=draw(st.sampled_from(["whole", "no_reasoning", "respaced", "parts", "nulls"])),
-        delivery=delivery,
-        ticks=draw(st.integers(0, 40)),
-        pick=draw(st.integers(0, 1)),
-    )
-
-
-def steps(family: TemplateFamily) -> st.SearchStrategy[Step]:
-    thread, text = st.integers(0, 3), texts(family)
-    ask = asks(family)
-    other = st.one_of(
-        st.builds(Together, st.lists(ask, min_size=2, max_size=3).map(tuple)),
-        st.builds(
-            Edit, thread, st.sampled_from(["text", "thoughts", "arguments", "back"]), at=st.integers(0, 6), text=text
+        thread=0 if calm else rng.randint(0, 2),
+        text=text_of(rng, family),
+        replies=tuple(
+            reply_of(rng, family, calm=calm) for _ in range(n * (2 if delivery in ("hung_up", "twice") else 1))
         ),
-        st.builds(Compact, thread, text),
-        st.builds(Fork, thread),
-        st.builds(SubAgent, text, st.booleans()),
-        st.just(Swap()),
+        n=n,
+        stream=rng.random() < 0.5,
+        max_tokens=None if calm else rng.choice([None, None, None, 1, 6, 30]),
+        stop=() if calm else rng.choice([(), ("STOP",), ("lo", "OP m")]),
+        echo=rng.choice(echoes),
+        delivery=delivery,
+        ticks=rng.randint(0, 40),
+        pick=rng.randint(0, 1),
     )
-    return st.one_of(ask, ask, ask, other)
+
+
+def step_of(rng: Random, family: TemplateFamily) -> Step:
+    if rng.random() < 0.7:
+        return ask_of(rng, family)
+    thread, text = rng.randint(0, 2), text_of(rng, family)
+    edits: list[Rewriting] = ["text", "thoughts", "arguments", "back"]
+    others: list[Step] = [
+        Together(tuple(ask_of(rng, family) for _ in range(rng.randint(2, 3)))),
+        Edit(thread, rng.choice(edits), rng.randint(0, 6), text),
+        Compact(thread, text),
+        Fork(thread),
+        SubAgent(text, rng.random() < 0.5),
+        Swap(),
+    ]
+    return rng.choice(others)
 
 
 def plans(family: TemplateFamily) -> st.SearchStrategy[Plan]:
-    text = texts(family)
-    return st.builds(
-        Plan,
-        history=st.sampled_from(["append", "append", "rerender"]),
-        system=st.one_of(st.none(), text),
-        has_tools=st.sampled_from([True, True, False]),
-        tool_text=text,
-        max_tokens=st.sampled_from([None, None, None, None, 60, 200]),
-        steps=st.lists(steps(family), min_size=4, max_size=9).map(tuple),
-    )
+    """Each step is made from a number of its own, so that what fails shrinks to the steps that matter."""
+    seed = st.integers(0, 2**32 - 1)
+
+    def plan(first: int, of_steps: list[int]) -> Plan:
+        rng = Random(first)
+        return Plan(
+            history=rng.choice(["append", "append", "rerender"]),
+            system=rng.choice([None, text_of(rng, family)]),
+            has_tools=rng.random() < 0.7,
+            tool_text=text_of(rng, family),
+            max_tokens=rng.choice([*[None] * 6, 100, 300]),
+            steps=tuple(step_of(Random(number), family) for number in of_steps),
+        )
+
+    return st.builds(plan, seed, st.lists(seed, min_size=3, max_size=9))
 
 
 def tool(description: str) -> dict[str, Any]:

@@ -47,6 +47,7 @@ class Run:
     engine: str
     request_id: str
     prompt_ids: list[int]
+    sampling: Sampling
     begun_with: int  # version of the weights
     spoil: Spoiling | None
     token_ids: list[int] = field(default_factory=list)
@@ -104,7 +105,7 @@ class TwinEngine:
     ) -> AsyncGenerator[TokenChunk]:
         world = self._world
         reply = world.reply_to(prompt_ids)
-        run = Run(self.url, request_id, list(prompt_ids), world.version, reply.spoil)
+        run = Run(self.url, request_id, list(prompt_ids), sampling, world.version, reply.spoil)
         world.runs.append(run)
         whole, finish, stop_reason = self._sampled(reply, sampling)
         fault = reply.faults[0] if reply.faults and reply.faults[0].after <= len(whole) else None
