@@ -44,7 +44,7 @@ def build_app(gateway: Gateway, renderer: Renderer) -> ASGIApp:
     control.add_routes(app, gateway)
     described = orjson.dumps(openapi.document(app, dialects.ALL, PREFIXES))
     app.router.routes.append(Route("/openapi.json", _fixed(gateway, described), methods=["GET"]))
-    return BodyLimit(Direct(app, endpoints), max_bytes=gateway.config.max_body_bytes)
+    return BodyLimit(Direct(app, gateway, endpoints), max_bytes=gateway.config.max_body_bytes)
 
 
 class BodyLimit:

@@ -77,6 +77,41 @@ def _guarded(gateway: Gateway) -> type[APIRoute]:
     return Guarded
 
 
+async def opened(gateway: Gateway, controller: Controller, body: OpenSession) -> Response:
+    metadata = body.metadata or {}
+    if controller.run_id is not None:
+        metadata = metadata | {"run_id": controller.run_id}
+    session, key = await gateway.open(
+        body.session_id,
+        run_id=controller.run_id,
+        task=_converted("task", body.task, Task),
+        metadata=metadata,
+        pins=checked_pins(body.sampling or {}, body.mode),
+        limits=_converted("limits", body.limits, Limits),
+        mode=body.mode,
+        reward_by=body.reward_by,
+        history=body.history,
+        across_swaps=body.across_swaps,
+    )
+    base_url = f"{gateway.base_url}/sessions/{session.id}/v1"
+    return _answer(SessionOpened(session.id, base_url, key), 201)
+
+
+async def finished(gateway: Gateway, session: Session, body: FinishSession | None) -> Response:
+    trajectory = await gateway.finish(session, body.stop_reason if body else None)
+    summary = Finished(
+        session_id=trajectory.session_id,
+        stop_reason=trajectory.stop_reason,
+        reward=trajectory.reward,
+        calls=len(trajectory.calls),
+        rows=len(trajectory.rows),
+        trained_tokens=sum(row.loss_mask.count(1) for row in trajectory.rows),
+        dropped=trajectory.dropped,
+        drift=await gateway.drift(session),
+    )
+    return _answer(summary)
+
+
 def _add_session_routes(app: APIRouter, gateway: Gateway, who: Any) -> None:
     async def its_session(session_id: str, controller: Controller = who) -> Session:
         return controller.check(await gateway.session(session_id))
@@ -85,38 +120,11 @@ def _add_session_routes(app: APIRouter, gateway: Gateway, who: Any) -> None:
 
     @app.post("/sessions", status_code=201)
     async def open_session(body: OpenSession, controller: Controller = who) -> Response:
-        metadata = body.metadata or {}
-        if controller.run_id is not None:
-            metadata = metadata | {"run_id": controller.run_id}
-        session, key = await gateway.open(
-            body.session_id,
-            run_id=controller.run_id,
-            task=_converted("task", body.task, Task),
-            metadata=metadata,
-            pins=checked_pins(body.sampling or {}, body.mode),
-            limits=_converted("limits", body.limits, Limits),
-            mode=body.mode,
-            reward_by=body.reward_by,
-            history=body.history,
-            across_swaps=body.across_swaps,
-        )
-        base_url = f"{gateway.base_url}/sessions/{session.id}/v1"
-        return _answer(SessionOpened(session.id, base_url, key), 201)
+        return await opened(gateway, controller, body)
 
     @app.post("/sessions/{session_id}/finish")
     async def finish_session(body: FinishSession | None = None, session: Session = named) -> Response:
-        trajectory = await gateway.finish(session, body.stop_reason if body else None)
-        finished = Finished(
-            session_id=trajectory.session_id,
-            stop_reason=trajectory.stop_reason,
-            reward=trajectory.reward,
-            calls=len(trajectory.calls),
-            rows=len(trajectory.rows),
-            trained_tokens=sum(sum(row.loss_mask) for row in trajectory.rows),
-            dropped=trajectory.dropped,
-            drift=await gateway.drift(session),
-        )
-        return _answer(finished)
+        return await finished(gateway, session, body)
 
     @app.get("/sessions/{session_id}/trajectory")
     async def get_trajectory(session: Session = named) -> Response:

@@ -1,36 +1,99 @@
-"""The short way to a model call: past the web framework's routing and middleware, which cost as much as the call."""
+"""The short way to what every episode asks for: past the web framework's routing, middleware and body handling, which
+cost as much as the work itself.
+"""
 
 from __future__ import annotations
 
+import json
+import logging
 from collections.abc import Mapping
 
-from starlette.requests import Request
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from agentrl.gateway.model_calls import Endpoint
+from agentrl.gateway.control import finished as finish
+from agentrl.gateway.control import opened
+from agentrl.gateway.control_bodies import FinishSession, OpenSession
+from agentrl.gateway.dialects.errors import openai_error
+from agentrl.gateway.gateway import Gateway
+from agentrl.gateway.model_calls import Endpoint, refused
+from agentrl.gateway.refusal import Refusal
 
-SESSIONS = "/sessions/"
+logger = logging.getLogger(__name__)
+
+SESSIONS = "/sessions"
 
 
 class Direct:
-    """POSTs to a path of `endpoints`, bare or below a session, are answered here; all else goes to `app`.
-
-    The endpoints answer for their own exceptions.
+    """POSTs to a path of `endpoints`, bare or below a session, are answered here, and so are the opening and finishing
+    of a session where nothing is wrong with the request. All else goes to `app`, which finds the words for it.
     """
 
-    def __init__(self, app: ASGIApp, endpoints: Mapping[str, Endpoint]) -> None:
+    def __init__(self, app: ASGIApp, gateway: Gateway, endpoints: Mapping[str, Endpoint]) -> None:
         self._app = app
+        self._gateway = gateway
         self._endpoints = endpoints
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["method"] == "POST":
-            path, path_params = scope["path"], {}
-            if path.startswith(SESSIONS):
-                session_id, _, rest = path[len(SESSIONS) :].partition("/")
-                path, path_params = f"/{rest}", {"session_id": session_id}
-            if (endpoint := self._endpoints.get(path)) is not None:
-                scope["path_params"] = path_params
-                response = await endpoint(Request(scope, receive))
-                await response(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
+        if scope["type"] != "http" or scope["method"] != "POST":
+            await self._app(scope, receive, send)
+            return
+        path, session_id = scope["path"], None
+        if path.startswith(f"{SESSIONS}/"):
+            session_id, _, rest = path[len(SESSIONS) + 1 :].partition("/")
+            path = f"/{rest}"
+        if (endpoint := self._endpoints.get(path)) is not None:
+            scope["path_params"] = {} if session_id is None else {"session_id": session_id}
+            response = await endpoint(Request(scope, receive))
+            await response(scope, receive, send)
+        elif path == (SESSIONS if session_id is None else "/finish"):
+            await self._control(session_id, scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    async def _control(self, session_id: str | None, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        try:
+            controller = self._gateway.auth.require_controller(request.headers)
+            data = await request.body()
+        except ClientDisconnect:
+            return
+        except Refusal as refusal:
+            await _refused(refusal)(scope, receive, send)
+            return
+        try:
+            content = json.loads(data) if request.headers.get("content-type") == "application/json" else None
+            body = (OpenSession if session_id is None else FinishSession).model_validate(content)
+        except (ValueError, RecursionError):
+            await self._app(scope, _again(data, receive), send)
+            return
+        try:
+            if isinstance(body, OpenSession):
+                response = await opened(self._gateway, controller, body)
+            else:
+                assert session_id is not None
+                session = controller.check(await self._gateway.session(session_id))
+                response = await finish(self._gateway, session, body)
+        except Refusal as refusal:
+            response = _refused(refusal)
+        except Exception:
+            logger.exception("%s failed inside the gateway", scope["path"])
+            response = _refused(Refusal(500, "internal_error", "the gateway failed on this request; its log says why"))
+        await response(scope, receive, send)
+
+
+def _refused(refusal: Refusal) -> Response:
+    return refused(refusal, openai_error(refusal))
+
+
+def _again(data: bytes, receive: Receive) -> Receive:
+    """A body that was read, to be read once more."""
+    left = [data]
+
+    async def replayed() -> Message:
+        if left:
+            return {"type": "http.request", "body": left.pop(), "more_body": False}
+        return await receive()
+
+    return replayed
