@@ -2,7 +2,7 @@
 
 One byte names the item type, then come its little-endian bytes, plain or deflated:
 
-    i I  int32      f F  float32      d D  float64      (capital: byte planes, deflated)
+    b B  uint8      i I  int32      f F  float32      d D  float64      (capital: byte planes, deflated)
 
 A capital's bytes are stored plane by plane (all lowest bytes first), which is where token ids and logprobs are
 compressible. Floats take float32 when every value survives the round trip, which engine logprobs do (they are float32
@@ -18,7 +18,12 @@ from typing import Any
 
 import numpy as np
 
-_DTYPES: dict[bytes, np.dtype[Any]] = {b"i": np.dtype("<i4"), b"f": np.dtype("<f4"), b"d": np.dtype("<f8")}
+_DTYPES: dict[bytes, np.dtype[Any]] = {
+    b"b": np.dtype("u1"),
+    b"i": np.dtype("<i4"),
+    b"f": np.dtype("<f4"),
+    b"d": np.dtype("<f8"),
+}
 
 
 _WORTH_DEFLATING = 256
@@ -31,9 +36,18 @@ def as_ids(values: Sequence[int]) -> np.ndarray:
     return np.frombuffer(items, np.int32) if items else np.empty(0, np.int32)
 
 
-def pack_ints(values: Sequence[int]) -> bytes:
-    """Raises TypeError or OverflowError for what is not a 32-bit integer."""
-    return _pack(b"i", as_ids(values).astype("<i4"))
+def pack_ints(values: Sequence[int] | np.ndarray) -> bytes:
+    """Raises TypeError or OverflowError for what is not a 32-bit integer. An array is one of `as_ids`."""
+    items = values if isinstance(values, np.ndarray) else as_ids(values)
+    return _pack(b"i", items.astype("<i4", copy=False))
+
+
+def pack_mask(values: Sequence[int]) -> bytes:
+    """Small numbers, mostly 0 and 1. Raises TypeError or OverflowError for what is not a 32-bit integer."""
+    try:
+        return _pack(b"b", np.frombuffer(bytes(values), np.uint8))
+    except ValueError:
+        return pack_ints(values)
 
 
 def pack_floats(values: Sequence[float]) -> bytes:
@@ -41,7 +55,7 @@ def pack_floats(values: Sequence[float]) -> bytes:
     wide = np.array(values, "<f8").reshape(len(values))
     with np.errstate(over="ignore"):
         narrow = wide.astype("<f4")
-    if np.array_equal(narrow.astype("<f8"), wide, equal_nan=True):
+    if narrow.astype("<f8").tobytes() == wide.tobytes():
         return _pack(b"f", narrow)
     return _pack(b"d", wide)
 

@@ -16,7 +16,7 @@ import numpy as np
 from msgspec import Struct
 
 from agentrl.errors import StoreError
-from agentrl.store.arrays import as_ids, pack_floats, pack_ints, unpack
+from agentrl.store.arrays import as_ids, pack_floats, pack_ints, pack_mask, unpack
 from agentrl.types import Call, Row, Sampling, Segment, Task, Trajectory, VersionSpan
 
 Columns = dict[str, Any]
@@ -114,7 +114,8 @@ def _encode_call(call: Call, sequences: list[np.ndarray]) -> Columns:
         base = len(sequences) - 1 if sequences else None
     if base is not None:
         kept = _common_prefix(sequences[base], prompt)
-    sequences.append(np.concatenate([prompt, as_ids(call.token_ids)]))
+    sample = as_ids(call.token_ids)
+    sequences.append(np.concatenate([prompt, sample]))
     sampling = {name: value for name, value in msgspec.to_builtins(call.sampling).items() if value != _NEUTRAL[name]}
     return {
         "position": len(sequences) - 1,
@@ -123,9 +124,9 @@ def _encode_call(call: Call, sequences: list[np.ndarray]) -> Columns:
         "parent": call.parent,
         "base": base,
         "kept": kept,
-        "prompt_tail": pack_ints(call.prompt_token_ids[kept:]),
+        "prompt_tail": pack_ints(prompt[kept:]),
         "prompt_digest": call.prompt_digest,
-        "token_ids": pack_ints(call.token_ids),
+        "token_ids": pack_ints(sample),
         "logprobs": None if call.logprobs is None else pack_floats(call.logprobs),
         "versions": _encode_spans(call.versions),
         "segments": _to_json([[part.engine_id, part.start, part.end] for part in call.segments]),
@@ -175,9 +176,9 @@ def _encode_row(row: Row, ends: Mapping[bytes, int]) -> Columns:
     return {
         "base": base,
         "token_ids": pack_ints(row.token_ids) if base is None else None,
-        "loss_mask": pack_ints(row.loss_mask),
+        "loss_mask": pack_mask(row.loss_mask),
         "logprobs": pack_floats([value for value in row.logprobs if value is not None]),
-        "has_logprob": None if has_logprob in (None, row.loss_mask) else pack_ints(has_logprob),
+        "has_logprob": None if has_logprob in (None, row.loss_mask) else pack_mask(has_logprob),
         "versions": _encode_spans(row.versions),
     }
 
