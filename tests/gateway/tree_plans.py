@@ -195,14 +195,14 @@ def reply_of(rng: Random, family: TemplateFamily, *, calm: bool) -> Reply:
 
 
 def ask_of(rng: Random, family: TemplateFamily) -> Ask:
-    """Half of them are calm: the main thread, which calls tools."""
+    """Half of them are calm: they call tools, and nothing cuts them off."""
     calm = rng.random() < 0.5
     n = 1 if calm else rng.choice([1, 1, 2])
-    others: list[Delivery] = ["repeated", "raced", "hung_up", "left", "keyed", "twice"]
-    delivery = rng.choice(others) if rng.random() < 0.4 else "kept"
+    retold: list[Delivery] = ["repeated", "raced", "hung_up", "left", "keyed", "twice"]
+    delivery = rng.choice(retold) if rng.random() < 0.4 else "kept"
     echoes: list[Echo] = ["whole", "no_reasoning", "respaced", "parts", "nulls"]
     return Ask(
-        thread=0 if calm else rng.randint(0, 2),
+        thread=rng.choice([0, 0, 1]) if calm else rng.randint(0, 2),
         text=text_of(rng, family),
         replies=tuple(
             reply_of(rng, family, calm=calm) for _ in range(n * (2 if delivery in ("hung_up", "twice") else 1))
@@ -223,10 +223,15 @@ def step_of(rng: Random, family: TemplateFamily) -> Step:
         return ask_of(rng, family)
     thread, text = rng.randint(0, 2), text_of(rng, family)
     edits: list[Rewriting] = ["text", "thoughts", "arguments", "back"]
+    together = Together(tuple(ask_of(rng, family) for _ in range(rng.randint(2, 3))))
     others: list[Step] = [
-        Together(tuple(ask_of(rng, family) for _ in range(rng.randint(2, 3)))),
+        together,
+        together,
+        together,
+        Edit(thread, rng.choice(edits), rng.randint(0, 6), text),
         Edit(thread, rng.choice(edits), rng.randint(0, 6), text),
         Compact(thread, text),
+        Fork(thread),
         Fork(thread),
         SubAgent(text, rng.random() < 0.5),
         Swap(),
@@ -245,7 +250,7 @@ def plans(family: TemplateFamily) -> st.SearchStrategy[Plan]:
             system=rng.choice([None, text_of(rng, family)]),
             has_tools=rng.random() < 0.7,
             tool_text=text_of(rng, family),
-            max_tokens=rng.choice([*[None] * 6, 100, 300]),
+            max_tokens=rng.choice([*[None] * 6, 60, 100, 300]),
             steps=tuple(step_of(Random(number), family) for number in of_steps),
         )
 
