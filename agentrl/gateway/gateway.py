@@ -99,6 +99,7 @@ class Gateway:
         Raises StoreError when the store cannot be read.
         """
         for session in await self.books.left_behind():
+            session.last_used = time.time()  # nobody could use it while there was no gateway
             self.sessions.adopt(session)
         await asyncio.gather(*(self.pools.shared.add(url) for url in self.config.engine_urls))
 
@@ -159,7 +160,7 @@ class Gateway:
         """
         async with session.finishing:
             await session.seal(stop_reason, time.time())
-            self.pool_of(session).table.forget_session(session.id)
+            self.pools.forget_session(session.id)
             if self._archive is not None:
                 await self._archive.update(session)
         return await self.trajectory(session)
@@ -196,7 +197,7 @@ class Gateway:
 
     async def forget(self, session_id: str) -> None:
         session = self.sessions.forget(session_id)
-        self.pool_of(session).table.forget_session(session_id)
+        self.pools.forget_session(session_id)
         await session.seal(None, time.time())
         if not session.saved:
             await self.books.forget(session)
@@ -211,7 +212,10 @@ class Gateway:
         await asyncio.gather(*(self._abandon(session) for session in self.sessions.expire(now)))
 
     async def _abandon(self, session: Session) -> None:
-        """Saves what a train session sampled, for its tokens count; one that the store cannot take now stays."""
+        """Saves what a train session sampled, for its tokens count; one that the store cannot take now stays.
+
+        One whose journal the store cannot forget now is forgotten here: the next gateway abandons it again.
+        """
         outcome = "empty"
         if session.graph.calls and session.mode == "train" and self._archive is not None:
             outcome = "saved"
@@ -223,7 +227,10 @@ class Gateway:
                     return
                 outcome = "lost"
         if outcome != "saved" and session.id in self.sessions:
-            await self.forget(session.id)
+            try:
+                await self.forget(session.id)
+            except Refusal as refusal:
+                logger.warning("the journal of abandoned session %s stays: %s", session.id, refusal)
         self.metrics.abandoned.labels(outcome).inc()
 
     def _unsaved(self) -> int:

@@ -51,5 +51,10 @@ class Pools:
             del self._of_run[run_id]
             await pool.close()
 
+    def forget_session(self, session_id: str) -> None:
+        """In every pool: its run may have had other engines when it began."""
+        for pool in self:
+            pool.table.forget_session(session_id)
+
     async def close(self) -> None:
         await asyncio.gather(*(pool.close() for pool in self))

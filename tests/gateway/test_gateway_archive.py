@@ -7,11 +7,14 @@ import threading
 import time
 from typing import Any
 
+import pytest
 from gateway_builders import END, MemorySink, Opened, Served, always, eventually, letters, serving, user
 
 from agentrl.errors import StoreError, StoreUnavailable
+from agentrl.gateway.journal import Opened as JournaledOpening
+from agentrl.gateway.journal import encode
 from agentrl.store.memory import MemoryStore
-from agentrl.types import Trajectory
+from agentrl.types import JournalEntry, Trajectory
 
 HELLO = [*letters("hello"), END]
 
@@ -175,6 +178,30 @@ async def test_an_abandoned_session_stays_until_the_store_takes_it_or_refuses_it
         await pass_time(served, 2 * 3601)
         assert "a" not in served.server.gateway.sessions
         assert (abandoned(served, "saved"), abandoned(served, "lost")) == (None, 1.0)
+
+
+async def test_a_store_out_of_reach_does_not_end_the_expiry_of_sessions(caplog: pytest.LogCaptureFixture) -> None:
+    class OutOfReach(MemorySink):
+        def forget_journal(self, session_id: str) -> None:
+            raise StoreUnavailable("the disk is full")
+
+    async with serving(always(HELLO), sink=OutOfReach()) as served:
+        for session_id in ("a", "b"):
+            await opened(served, session_id, called=False)
+        await pass_time(served, 3601)
+        assert list(served.server.gateway.sessions) == []
+        assert "the journal of abandoned session b stays" in caplog.text
+
+
+async def test_a_session_that_came_back_is_idle_from_then_on() -> None:
+    store = MemoryStore()
+    old = JournaledOpening(session_id="s", key_digest=b"k" * 32, created_at=time.time() - 10_000)
+    store.append([JournalEntry("s", "gateway", encode(old))])
+    async with serving(always(HELLO), sink=store) as served:
+        await pass_time(served, 3599)
+        assert "s" in served.server.gateway.sessions
+        await pass_time(served, 3700)
+        assert "s" not in served.server.gateway.sessions
 
 
 async def test_stopping_the_server_saves_what_open_sessions_sampled() -> None:

@@ -199,3 +199,17 @@ async def test_a_run_whose_last_engine_went_is_served_by_the_shared_ones_again()
         assert await run.says() == "own"
         assert (await run.send("DELETE", "/engines/mine")).status_code == 204
         assert await run.says() == "shared"
+
+
+async def test_a_session_that_is_finished_weighs_on_no_engine_that_it_ever_used() -> None:
+    async with serving(always([*ids("shared"), END]), always([*ids("own"), END]), engine_urls=()) as served:
+        shared, own = (engine.url for engine in served.engines)
+        await served.http.post("/engines", json={"url": shared})
+        run = await run_of_name(served, "r")
+        session = (await run.send("POST", "/sessions", {})).json()["session_id"]
+        url, body = f"/sessions/{session}/v1/chat/completions", {"messages": [user("q")]}
+        assert (await run.send("POST", url, body)).status_code == 200
+        await run.send("POST", "/engines", {"url": own, "id": "mine"})
+        assert (await run.send("POST", url, body)).status_code == 200
+        assert (await run.send("POST", f"/sessions/{session}/finish", {})).status_code == 200
+        assert [engine.sessions for engine in served.server.gateway.pools.engines] == [set(), set()]
