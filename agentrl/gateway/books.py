@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Coroutine
 from typing import Any
 
@@ -72,7 +73,9 @@ class Books:
         async for state in self._archive.recover():
             opened = msgspec.structs.asdict(state.opened)
             opened["now"] = opened.pop("created_at")
-            sessions.append(Session.restore(opened, state.calls, state.reward, state.components))
+            session = Session.restore(opened, state.calls, state.reward, state.components)
+            session.last_used = time.time()  # when it was really used, nobody wrote down
+            sessions.append(session)
         return sessions
 
     def _queue(self, session: Session, events: list[Event]) -> Coroutine[Any, Any, None]:

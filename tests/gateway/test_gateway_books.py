@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from commit_builders import Sink, unavailable
 from trajectories import two_turns
@@ -12,6 +14,7 @@ from agentrl.gateway.books import Books
 from agentrl.gateway.commits import GroupCommit
 from agentrl.gateway.refusal import Refusal
 from agentrl.gateway.session import Session
+from agentrl.gateway.sessions import SessionRegistry
 
 
 def new_session() -> Session:
@@ -41,6 +44,16 @@ async def test_a_session_comes_back_as_it_was() -> None:
     assert back.score == (0.5, {"right": None})
     kept = ("id", "key_digest", "metadata", "pins", "limits", "mode", "history", "created_at", "journaled")
     assert [getattr(back, name) for name in kept] == [getattr(session, name) for name in kept]
+
+
+async def test_a_session_that_comes_back_is_not_abandoned_for_its_age() -> None:
+    """It was opened long ago; what the gateway was down for and what came before are no idle time."""
+    sink = Sink()
+    await Books(Archive(sink, timeout_s=10)).opened(new_session())
+    registry = SessionRegistry(max_sessions=8, idle_s=3600, saved_idle_s=60)
+    registry.adopt(back := await comes_back(sink))
+    assert back.created_at == 99.0
+    assert registry.expire(time.time()) == []
 
 
 async def test_a_call_that_found_no_room_is_written_with_the_next_one() -> None:
