@@ -13,9 +13,15 @@ from msgspec import UNSET, Struct, UnsetType
 
 from agentrl.gateway.dialects.base import Dialect
 from agentrl.gateway.dialects.chat_answers import ChatStream, Wanted, encode
-from agentrl.gateway.dialects.constraints import json_constraint
-from agentrl.gateway.dialects.decode import choices_wanted, decode_body, reject, stops
+from agentrl.gateway.dialects.decode import decode_body, reject
 from agentrl.gateway.dialects.errors import openai_error
+from agentrl.gateway.dialects.sampling_fields import (
+    ResponseFormat,
+    SamplingFields,
+    StreamOptions,
+    choices_wanted,
+    constraint_of,
+)
 from agentrl.gateway.request import Conversation, NamedTool, ToolChoice, TurnRequest
 
 
@@ -86,11 +92,6 @@ class Tool(Struct, forbid_unknown_fields=True):
     function: Function
 
 
-class StreamOptions(Struct):
-    include_usage: bool | None = None
-    include_obfuscation: bool | None = None
-
-
 class FunctionName(Struct, forbid_unknown_fields=True):
     name: str
 
@@ -100,36 +101,13 @@ class NamedChoice(Struct, forbid_unknown_fields=True):
     type: Literal["function"] = "function"
 
 
-class JsonSchema(Struct, forbid_unknown_fields=True):
-    name: str | None = None
-    schema: dict[str, Any] | None = None
-    strict: bool | None = None
-    description: str | None = None
-
-
-class ResponseFormat(Struct, forbid_unknown_fields=True):
-    type: Literal["text", "json_object", "json_schema"]
-    json_schema: JsonSchema | None = None
-
-
-class ChatRequest(Struct, forbid_unknown_fields=True, kw_only=True):
+class ChatRequest(SamplingFields, kw_only=True, frozen=True):
     messages: list[ChatMessage]
     model: str | None = None
     tools: list[Tool] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedChoice | None = None
     parallel_tool_calls: bool | None = None
-    stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
-    max_tokens: int | None = None
     max_completion_tokens: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    repetition_penalty: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    seed: int | None = None
     n: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
@@ -157,9 +135,7 @@ def decode(body: bytes) -> tuple[TurnRequest, Wanted]:
     request = decode_body(_decoder, body)
     reject(not request.messages, "messages", "there is none")
     reject(bool(request.logit_bias), "logit_bias", "it is not supported")
-    if request.top_logprobs:
-        reject(not request.logprobs, "top_logprobs", "it needs logprobs: true")
-        reject(not 0 < request.top_logprobs <= 20, "top_logprobs", f"{request.top_logprobs} is not between 0 and 20")
+    reject(bool(request.top_logprobs) and not request.logprobs, "top_logprobs", "it needs logprobs: true")
     conversation = Conversation(
         messages=[_plain(message) for message in request.messages],
         tools=msgspec.to_builtins(request.tools) if request.tools else None,
@@ -192,29 +168,11 @@ def _plain(message: ChatMessage) -> dict[str, Any]:
 
 
 def _sampling(request: ChatRequest) -> dict[str, Any]:
-    limit = request.max_completion_tokens if request.max_completion_tokens is not None else request.max_tokens
-    format_ = request.response_format
-    return {
-        "temperature": request.temperature,
-        "top_p": request.top_p,
-        "top_k": request.top_k,
-        "min_p": request.min_p,
-        "repetition_penalty": request.repetition_penalty,
-        "presence_penalty": request.presence_penalty,
-        "frequency_penalty": request.frequency_penalty,
-        "max_tokens": limit,
-        "stop": stops(request.stop),
-        "stop_token_ids": request.stop_token_ids or None,
-        "seed": request.seed,
-        "top_logprobs": request.top_logprobs or None,
-        "constraint": None
-        if format_ is None
-        else json_constraint(
-            format_.type,
-            None if format_.json_schema is None else format_.json_schema.schema,
-            field="response_format",
-        ),
-    }
+    constraint = constraint_of(request.response_format)
+    found = request.sampling(top_logprobs=request.top_logprobs, constraint=constraint, field="top_logprobs")
+    if request.max_completion_tokens is not None:
+        found["max_tokens"] = request.max_completion_tokens
+    return found
 
 
 def _tool_choice(request: ChatRequest) -> ToolChoice:

@@ -15,32 +15,27 @@ from msgspec import Meta, Struct
 
 from agentrl.gateway.deltas import Answer, Content, Piece
 from agentrl.gateway.dialects.base import Dialect, Responding, event
-from agentrl.gateway.dialects.chat import ResponseFormat, StreamOptions
 from agentrl.gateway.dialects.chat_answers import DONE, stop_reason, token_text, usage
-from agentrl.gateway.dialects.constraints import json_constraint
-from agentrl.gateway.dialects.decode import MAX_CHOICES, choices_wanted, decode_body, reject, stops
+from agentrl.gateway.dialects.decode import decode_body, reject
 from agentrl.gateway.dialects.errors import openai_error
+from agentrl.gateway.dialects.sampling_fields import (
+    MAX_CHOICES,
+    ResponseFormat,
+    SamplingFields,
+    StreamOptions,
+    choices_wanted,
+    constraint_of,
+)
 from agentrl.gateway.refusal import Refusal
 from agentrl.gateway.request import Prompt, RawText, RawTokens, TurnRequest
 
 TokenId = Annotated[int, Meta(ge=0, lt=2**31)]
 
 
-class CompletionRequest(Struct, forbid_unknown_fields=True, kw_only=True):
+class CompletionRequest(SamplingFields, kw_only=True, frozen=True):
     prompt: str | list[str | int | list[TokenId]]
     model: str | None = None
     add_special_tokens: bool = True
-    stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
-    max_tokens: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    repetition_penalty: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    seed: int | None = None
     n: int | None = None
     best_of: int | None = None
     logprobs: int | None = None
@@ -73,18 +68,13 @@ def decode(body: bytes) -> tuple[TurnRequest, Wanted]:
     reject(bool(request.logit_bias), "logit_bias", "it is not supported")
     reject(bool(request.suffix), "suffix", "infilling is not supported")
     reject(request.best_of not in (None, request.n or 1), "best_of", "it is not supported; ask for n and choose")
-    reject(
-        request.logprobs is not None and not 0 <= request.logprobs <= 20,
-        "logprobs",
-        f"{request.logprobs} is not between 0 and 20",
-    )
     reject(bool(request.echo and request.logprobs is not None), "echo", "prompts have no logprobs; leave one of both")
     reject(bool(request.echo and request.stream), "echo", "it is not supported in a stream")
     n, prompts = choices_wanted(request.n), _prompts(request)
     reject(n * len(prompts) > MAX_CHOICES, "prompt", f"{len(prompts)} prompts × {n} are more than {MAX_CHOICES}")
-    turn = TurnRequest(
-        prompts=prompts, n=n, stream=bool(request.stream), sampling=_sampling(request), num_bytes=len(body)
-    )
+    constraint = constraint_of(request.response_format)
+    sampling = request.sampling(top_logprobs=request.logprobs, constraint=constraint, field="logprobs")
+    turn = TurnRequest(prompts=prompts, n=n, stream=bool(request.stream), sampling=sampling, num_bytes=len(body))
     wanted = Wanted(
         logprobs=request.logprobs is not None,
         token_ids=bool(request.return_token_ids),
@@ -114,26 +104,6 @@ def _token_id(item: object) -> int:
     assert isinstance(item, int)
     reject(not 0 <= item < 2**31, "prompt", f"{item} is no token id")
     return item
-
-
-def _sampling(request: CompletionRequest) -> dict[str, Any]:
-    format_ = request.response_format
-    schema = format_.json_schema.schema if format_ and format_.json_schema else None
-    return {
-        "temperature": request.temperature,
-        "top_p": request.top_p,
-        "top_k": request.top_k,
-        "min_p": request.min_p,
-        "repetition_penalty": request.repetition_penalty,
-        "presence_penalty": request.presence_penalty,
-        "frequency_penalty": request.frequency_penalty,
-        "max_tokens": request.max_tokens,
-        "stop": stops(request.stop),
-        "stop_token_ids": request.stop_token_ids or None,
-        "seed": request.seed,
-        "top_logprobs": request.logprobs or None,
-        "constraint": json_constraint(format_.type, schema, field="response_format") if format_ else None,
-    }
 
 
 def encode(answers: Sequence[Answer], wanted: Wanted, responding: Responding) -> bytes:

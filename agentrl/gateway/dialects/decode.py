@@ -39,18 +39,3 @@ def reject(condition: bool, field: str, why: str) -> None:
     """Raises Refusal naming a field that is known and not supported as given."""
     if condition:
         raise Refusal(400, "unsupported_parameter", f"{field}: {why}", param=field)
-
-
-MAX_CHOICES = 128
-
-
-def choices_wanted(n: int | None) -> int:
-    """OpenAI's `n`. Raises Refusal."""
-    reject(n is not None and not 1 <= n <= MAX_CHOICES, "n", f"{n} is not between 1 and {MAX_CHOICES}")
-    return n or 1
-
-
-def stops(stop: str | list[str] | None) -> list[str] | None:
-    """OpenAI's `stop`; empty strings count as none."""
-    given = [stop] if isinstance(stop, str) else stop
-    return [text for text in given if text] or None if given else None

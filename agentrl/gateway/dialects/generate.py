@@ -15,8 +15,9 @@ from msgspec import Meta, Struct
 from agentrl.gateway.deltas import Answer, Piece
 from agentrl.gateway.dialects.base import Dialect, Responding, event
 from agentrl.gateway.dialects.chat_answers import DONE, stop_reason, usage
-from agentrl.gateway.dialects.decode import choices_wanted, decode_body, reject, stops
+from agentrl.gateway.dialects.decode import decode_body, reject
 from agentrl.gateway.dialects.errors import openai_error
+from agentrl.gateway.dialects.sampling_fields import SamplingFields, choices_wanted
 from agentrl.gateway.refusal import Refusal
 from agentrl.gateway.request import RawTokens, TurnRequest
 from agentrl.types import Constraint
@@ -35,21 +36,10 @@ class StructuredOutputs(Struct, forbid_unknown_fields=True, kw_only=True, frozen
     structural_tag: str | None = None
 
 
-class SamplingParams(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+class SamplingParams(SamplingFields, kw_only=True, frozen=True):
     n: int = 1
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    repetition_penalty: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    seed: int | None = None
-    max_tokens: int | None = None
     min_tokens: int = 0
     ignore_eos: bool = False
-    stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
     logprobs: int | None = None
     structured_outputs: StructuredOutputs | None = None
     # no effect on an answer of ids
@@ -83,28 +73,15 @@ def decode(body: bytes) -> tuple[TurnRequest, GenerateRequest]:
     reject(request.priority != 0, "priority", "requests are served in the order in which they come")
     reject(params.min_tokens != 0, "sampling_params.min_tokens", "it reshapes the distribution; leave it out")
     reject(params.ignore_eos, "sampling_params.ignore_eos", "it is not supported; leave it out")
-    logprobs = params.logprobs
-    reject(logprobs is not None and not 0 <= logprobs <= 20, "sampling_params.logprobs", f"{logprobs} is not 0 to 20")
+    constraint = _constraint(params.structured_outputs)
     turn = TurnRequest(
         prompts=[RawTokens(request.token_ids)],
         n=choices_wanted(params.n),
         stream=bool(request.stream),
-        sampling=_sampling(params),
+        sampling=params.sampling(top_logprobs=params.logprobs, constraint=constraint, field="sampling_params.logprobs"),
         num_bytes=0,  # ids need no encoding, however many they are
     )
     return turn, request
-
-
-def _sampling(params: SamplingParams) -> dict[str, Any]:
-    names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
-    return {name: getattr(params, name) for name in names} | {
-        "seed": params.seed,
-        "max_tokens": params.max_tokens,
-        "stop": stops(params.stop),
-        "stop_token_ids": params.stop_token_ids or None,
-        "top_logprobs": params.logprobs or None,
-        "constraint": _constraint(params.structured_outputs),
-    }
 
 
 def _constraint(outputs: StructuredOutputs | None) -> Constraint | None:
