@@ -93,14 +93,17 @@ class Gateway:
         pool.on_routed = lambda how: self.metrics.routed.labels(how).inc()
         return pool
 
-    async def start(self) -> None:
-        """Takes up the sessions that a gateway of this name left in the store; attaches the engines, reachable or not.
+    async def restore(self) -> None:
+        """Takes up the sessions that a gateway of this name left in the store. Before the first request, to which
+        their keys and ids would be unknown.
 
         Raises StoreError when the store cannot be read.
         """
         for session in await self.books.left_behind():
-            session.last_used = time.time()  # nobody could use it while there was no gateway
             self.sessions.adopt(session)
+
+    async def start(self) -> None:
+        """Attaches the engines, reachable or not."""
         await asyncio.gather(*(self.pools.shared.add(url) for url in self.config.engine_urls))
 
     async def close(self) -> None:

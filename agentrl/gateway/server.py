@@ -57,10 +57,19 @@ class GatewayServer:
         return self.gateway.base_url
 
     async def start(self) -> str:
-        """Listens, then attaches the configured engines; returns the URL. Raises ConfigError when the port is taken."""
+        """Listens, takes up the sessions in the store, and only then answers; attaches the configured engines last.
+
+        Returns the URL. Raises ConfigError when the port is taken, StoreError when the store cannot be read.
+        """
         listener = _listen(self.config.host, self.config.port)
         host, port = listener.getsockname()[:2]
         self.gateway.base_url = (self.config.public_url or f"http://{_in_url(host)}:{port}").rstrip("/")
+        try:
+            await self.gateway.restore()
+        except BaseException:
+            listener.close()
+            await self.gateway.close()
+            raise
         self._server = _Server(
             uvicorn.Config(
                 self._app,

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import pytest
+from gateway_builders import END, MemorySink, always, eventually, renderer, serving, user
 from trajectories import two_turns
 
+from agentrl.engine.client import HttpEngineClient
 from agentrl.errors import StoreUnavailable
 from agentrl.gateway.archive import Archive
+from agentrl.gateway.config import GatewayConfig
 from agentrl.gateway.journal import CallAdded, Opened, Replayed, Rewarded
 from agentrl.gateway.refusal import Refusal
+from agentrl.gateway.server import GatewayServer
 from agentrl.store.memory import MemoryStore
 from agentrl.types import JournalEntry
 
@@ -39,6 +47,35 @@ async def test_a_gateway_that_was_killed_comes_back_with_its_sessions() -> None:
     killed = Archive(store, timeout_s=10)
     sessions = [await journaled(killed, session_id) for session_id in ("b", "a")]
     assert await recovered(store) == sessions
+
+
+async def test_no_request_is_answered_before_the_sessions_are_back() -> None:
+    """A client that was there first would be told that its key is unknown, and give up: SDKs retry no 401."""
+    answered = threading.Event()
+
+    class SlowToRead(MemorySink):
+        def journal(self, owner: str) -> Iterator[tuple[str, list[bytes]]]:
+            answered.wait(0.3)  # what answers too early does it within this
+            return super().journal(owner)
+
+    store = SlowToRead()
+    async with serving(always([END])) as first, serving(always([END]), sink=(killed := MemorySink())) as died:
+        session = await died.open()
+        store.journaled = dict(killed.journaled)
+        config = GatewayConfig(engine_urls=(first.engine.url,))
+        server = GatewayServer(config, renderer=renderer(), engine_factory=HttpEngineClient, sink=store)
+        starting = asyncio.create_task(server.start())
+        try:
+            await eventually(lambda: server.url != "")  # it listens
+            async with httpx.AsyncClient(base_url=server.url, timeout=30, trust_env=False) as http:
+                headers = {"Authorization": f"Bearer {session.api_key}"}
+                answer = await http.post("/v1/chat/completions", json={"messages": [user("q")]}, headers=headers)
+                answered.set()
+            assert answer.status_code == 200, answer.text
+        finally:
+            answered.set()
+            await starting
+            await server.stop()
 
 
 async def test_gateways_that_share_a_store_come_back_with_their_own_sessions() -> None:
