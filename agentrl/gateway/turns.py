@@ -20,7 +20,7 @@ from agentrl.gateway.planner import Planner
 from agentrl.gateway.refusal import Refusal
 from agentrl.gateway.request import TurnRequest
 from agentrl.gateway.sample import Sample
-from agentrl.gateway.session import SEAL_S, Session, sealed
+from agentrl.gateway.session import SEAL_S, Session
 from agentrl.types import Call, TokenChunk
 
 LARGE_BODY = 200_000
@@ -84,10 +84,6 @@ class Turns:
         try:
             await self._until_done(session, tasks, gone)
             return [task.result() for task in tasks]
-        except asyncio.CancelledError:
-            if any(task.cancelled() for task in tasks) and session.sealed:
-                raise sealed(session.id) from None
-            raise
         finally:
             answered = [task for task in tasks if _answered(task)]
             session.withdraw(len(tasks) - len(answered))
@@ -130,12 +126,13 @@ class Turns:
         if failed is not None:
             failed.result()
         session.check_open()
-        raise self._gave_up(session, gone)
+        raise self._gave_up(session, gone, at_deadline=left is not None and left <= self._timeout_s)
 
-    def _gave_up(self, session: Session, gone: asyncio.Future[None]) -> Refusal:
+    def _gave_up(self, session: Session, gone: asyncio.Future[None], *, at_deadline: bool) -> Refusal:
         if gone.done():
             return Refusal(499, "client_gone", "the client closed the connection")
-        session.check_deadline(time.time())
+        if at_deadline:  # the loop's timers are not the wall clock: by that there may be a millisecond left
+            return session.deadline_over()
         return Refusal(
             504, "timeout", f"no answer in {self._timeout_s:g} s; raise request_timeout_s or lower max_tokens"
         )
