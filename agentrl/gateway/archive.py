@@ -84,6 +84,7 @@ class Archive:
     async def _update(self, session: Session) -> None:
         if not session.saved:
             await self.commits.end(session.id)
+            session.settled = True
             trajectory = session.trajectory()
             await self.commits.between(self._sink.save, trajectory)
             session.saved, session.stored_score = True, (trajectory.reward, trajectory.components)

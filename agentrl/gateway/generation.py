@@ -112,8 +112,9 @@ class Generation:
 
     def _end_at(self, length: int, finish_reason: str, reason: str) -> None:
         rest = self.sample.cut(length)
-        if self.overrun is None and rest.token_ids:
-            self.overrun, self.overrun_reason = rest, reason
+        if rest.token_ids:
+            self.overrun = rest if self.overrun is None else _joined(rest, self.overrun)
+            self.overrun_reason = reason
         self.sample.finish_reason = "stop" if finish_reason == "stop" else "length"
 
     def _piece(self, begun: int, deltas: list[Delta]) -> Piece:
@@ -125,3 +126,8 @@ class Generation:
             top_logprobs=top,
             deltas=deltas,
         )
+
+
+def _joined(first: TokenChunk, second: TokenChunk) -> TokenChunk:
+    logprobs = None if first.logprobs is None or second.logprobs is None else first.logprobs + second.logprobs
+    return TokenChunk(token_ids=first.token_ids + second.token_ids, logprobs=logprobs)

@@ -81,6 +81,7 @@ class Session:
         self.components: dict[str, float | None] = {}
         self.stop_reason: str | None = None
         self.sealed = False
+        self.settled = False  # its trajectory was taken for the store: of its calls nothing changes any more
         self.saved = False
         self.released = False
         self.stored_score: Score | None = None  # the store's, as far as known
@@ -114,7 +115,7 @@ class Session:
         session.stop_reason, session.finished_at = trajectory.stop_reason, trajectory.finished_at
         session.reward, session.components = trajectory.reward, trajectory.components
         session.stored_score = session.score
-        session.sealed = session.saved = True
+        session.sealed = session.settled = session.saved = True
         session.release()
         return session
 
@@ -171,7 +172,10 @@ class Session:
 
     def check_deadline(self, now: float) -> None:
         if self.seconds_left(now) == 0:
-            raise self.limit_reached("deadline_s", f"its {self.limits.deadline_s:g} seconds are over")
+            raise self.deadline_over()
+
+    def deadline_over(self) -> Refusal:
+        return self.limit_reached("deadline_s", f"its {self.limits.deadline_s:g} seconds are over")
 
     def seconds_left(self, now: float) -> float | None:
         """Until the deadline, at least 0; None without one."""
@@ -216,7 +220,7 @@ class Session:
         """
         changed = []
         for index in map(self.graph.find, call_ids):
-            if index is not None and not self.saved:
+            if index is not None and not self.settled:
                 call = self.graph.calls[index]
                 if call.untrainable == (UNDELIVERED if delivered else None):
                     call.untrainable = None if delivered else UNDELIVERED

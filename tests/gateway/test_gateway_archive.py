@@ -139,6 +139,18 @@ async def test_a_reward_that_comes_while_the_store_is_slow_reaches_it() -> None:
         assert len(sink.rewards) == 1
 
 
+async def test_what_the_store_is_being_given_does_not_change_meanwhile() -> None:
+    sink = Slow()
+    async with serving(always(HELLO), sink=sink, save_timeout_s=0.2) as served:
+        session = await served.open(session_id="s")
+        answer = await session.chat([user("q")])
+        assert (await served.http.post("/sessions/s/finish", json={})).status_code == 503
+        assert served.server.gateway.sessions.get("s").set_delivered([answer["id"]], False) == []
+        sink.may_save.set()
+        await served.finish(session)
+        assert [call.untrainable for call in sink.saved["s"].calls] == [None]
+
+
 # Sessions that nobody finishes (case 78)
 
 
