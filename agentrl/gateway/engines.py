@@ -161,13 +161,17 @@ class EnginePool:
         EngineUnavailable opens its breaker at once, and nothing is routed to it until a health check finds it well
         either; of other errors it takes a few in a row. Of an engine that is held back or removed this says nothing.
         """
-        if engine.held_back or self._of(engine) is None:
+        if self.is_withdrawn(engine):
             return
         logger.warning("engine %s failed a call: %s", engine.id, error)
         gone = isinstance(error, EngineUnavailable)
         engine.breaker.failed(_now(), jitter=self._jitter(), fatal=gone)
         if gone:
             self.table.saw_failure(engine, str(error), fatal=True)
+
+    def is_withdrawn(self, engine: EngineState) -> bool:
+        """Whether it is held back or removed: the admin's doing, and no fault of its own."""
+        return engine.held_back or self._of(engine) is None
 
     def answering(self, engine: EngineState) -> None:
         """A call got its first tokens: after an outage, others need not wait until it has all of them. Optional."""

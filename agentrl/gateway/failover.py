@@ -33,7 +33,7 @@ class Sampler:
 
         What was sampled until a Refusal or a cancellation is in `generation.sample`.
         """
-        fruitless = 0
+        fruitless = moves = 0
         request_id = generation.plan.call_id
         while True:
             engine = await pool.acquire(
@@ -47,14 +47,16 @@ class Sampler:
                 await self._on(pool, engine, session, generation, request_id)
                 return engine.id
             except EngineUnavailable as error:
-                fruitless = fruitless + 1 if len(generation.sample.token_ids) == begun else 0
+                moves += 1
+                if not pool.is_withdrawn(engine):
+                    fruitless = fruitless + 1 if len(generation.sample.token_ids) == begun else 0
                 if fruitless == ATTEMPTS:
                     message = f"{ATTEMPTS} engines in a row failed this call; last: {error}"
                     raise Refusal(503, "engine_lost", message, retry_after=1) from error
                 if generation.ends_here():
                     return engine.id
                 self._lose(generation)
-                request_id = f"{generation.plan.call_id}-go{len(generation.sample.segments)}-{fruitless}"
+                request_id = f"{generation.plan.call_id}-go{len(generation.sample.segments)}-{moves}"
             finally:
                 pool.release(engine)
 

@@ -6,6 +6,7 @@ import asyncio
 import socket
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -52,6 +53,23 @@ async def test_a_call_on_an_engine_that_is_held_back_moves_to_another_at_once() 
         trajectory = await served.trajectory(session)
         assert [call["engine_id"] for call in trajectory["calls"]] == ["engine-1"]
         assert trajectory["dropped"] == {}
+
+
+async def test_a_call_survives_a_swap_that_holds_every_engine_back_in_turn() -> None:
+    async with serving(*[always([*letters("hello"), END])] * 4) as served:
+        table = served.server.gateway.pools.shared.table
+        for engine in served.engines:
+            engine.hold()
+        session = await served.open()
+        call = asyncio.create_task(session.chat([user("q")]))
+        for held_back in range(3):
+            await eventually(lambda n=held_back: sum(len(engine.requests) for engine in served.engines) == n + 1)
+            [busy] = [engine.id for engine in table if engine.in_flight]
+            await served.http.put(f"/engines/{busy}", json={"routable": False})
+        for engine in served.engines:
+            engine.release()
+        assert (await call)["choices"][0]["message"]["content"] == "hello"
+        assert (await served.trajectory(session))["dropped"] == {}
 
 
 async def test_engines_that_fail_every_attempt_end_in_a_503() -> None:
@@ -155,6 +173,18 @@ async def test_a_deadline_that_passes_during_a_call_ends_it_cleanly() -> None:
         )
         await served.engine.until(lambda: served.engine.requests[0].aborted)
         assert (await served.finish(session))["stop_reason"] == "deadline"
+
+
+async def test_a_deadline_is_told_as_one_where_the_loop_is_ahead_of_the_wall_clock(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with serving(always([END])) as served:
+        served.engine.hold()
+        session = await served.open(limits={"deadline_s": 0.2})
+        now = served.server.gateway.sessions.get(session.id).created_at
+        monkeypatch.setattr("agentrl.gateway.turns.time", SimpleNamespace(time=lambda: now))
+        response = await session.post(messages=[user("q")])
+        assert (response.status_code, response.json()["error"]["param"]) == (400, "limits.deadline_s")
 
 
 async def test_a_call_past_the_request_timeout_is_a_504() -> None:
