@@ -186,7 +186,7 @@ class GroupCommit:
             self._in_flight = []
             self._queue.extendleft(reversed(owed))
             self._batch_over.set()
-            if owed and len(owed) == len(self._queue):
+            if owed and (len(owed) == len(self._queue) or len(owed) == MAX_BATCH):  # else others are to hear of it too
                 self._wake.clear()
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._wake.wait(), RETRY_S)

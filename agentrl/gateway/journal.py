@@ -118,7 +118,8 @@ def encode(event: Event) -> bytes:
 def replay(session_id: str, events: Iterable[bytes]) -> Replayed:
     """The session after all of its events.
 
-    An event that was written twice, for a commit may succeed whose answer is lost, counts once.
+    An event that was written twice, for a commit may succeed whose answer is lost, counts once. Where another session
+    was opened under the id later, it is that one: an id is free again when its session was refused or forgotten.
     Raises StoreError naming the session: its events are damaged, not of this session, or not all there.
     """
     state: Replayed | None = None
@@ -151,8 +152,9 @@ def _begin(session_id: str, record: _Record) -> Replayed:
 def _apply(state: Replayed, record: _Record) -> None:
     match record.kind:
         case Opened.__name__:
-            if _begin(state.opened.session_id, record).opened != state.opened:
-                raise ValueError("it was opened twice")
+            begun = _begin(state.opened.session_id, record)
+            if begun.opened != state.opened:
+                state.opened, state.calls, state.reward, state.components = begun.opened, [], None, {}
         case CallAdded.__name__:
             _add_call(state.calls, record)
         case CallChanged.__name__:

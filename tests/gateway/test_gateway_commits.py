@@ -82,6 +82,22 @@ async def test_what_was_refused_for_now_is_written_when_the_store_is_back_withou
         await eventually(lambda: commits.waiting == 0)
 
 
+async def test_a_store_out_of_reach_is_not_asked_without_pause_however_much_is_owed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(commits_module, "MAX_BATCH", 2)
+    sink = Sink()
+    async with committing(sink, timeout_s=0.1) as commits:
+        sink.errors = [unavailable() for _ in range(1000)]
+        outcomes = await asyncio.gather(*(commits.append(entry(b"x")) for _ in range(3)), return_exceptions=True)
+        assert [outcome.code for outcome in outcomes if isinstance(outcome, Refusal)] == [
+            *["store_failed"] * 2,
+            "store_slow",
+        ]
+        assert 1000 - len(sink.errors) == 1
+        sink.errors = []
+
+
 async def test_an_entry_that_is_refused_for_good_fails_alone(caplog: pytest.LogCaptureFixture) -> None:
     sink = Sink()
     async with committing(sink) as commits:
