@@ -4,8 +4,8 @@
                                                         ▲                              │
                                                         └── failure: a longer wait ────┘
 
-Half-open lets one call at a time through, the probe. While it is open, and in half-open without a probe, what calls
-report that began earlier is not heard: one outage that fails a hundred calls in flight is one failure.
+Half-open lets one call at a time through, the probe. While it is open, nothing that calls report is heard, and in
+half-open without a probe no failure is: one outage that fails a hundred calls in flight is one failure.
 """
 
 from __future__ import annotations
