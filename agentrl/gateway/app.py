@@ -17,7 +17,7 @@ from agentrl.gateway.dialects.errors import openai_error
 from agentrl.gateway.dialects.messages import MESSAGES
 from agentrl.gateway.direct import Direct
 from agentrl.gateway.gateway import Gateway
-from agentrl.gateway.model_calls import Endpoint, model_call, refused
+from agentrl.gateway.model_calls import Endpoint, model_call, refused, unforeseen
 from agentrl.gateway.refusal import Refusal
 from agentrl.gateway.render import Renderer
 
@@ -93,12 +93,16 @@ class BodyLimit:
 def _count_tokens(gateway: Gateway) -> Endpoint:
     async def endpoint(request: Request) -> Response:
         try:
+            await gateway.pacer.turn()
             session = await gateway.auth.session_of(request.headers, request.path_params.get("session_id"))
             [plan] = await gateway.turns.plan(session, decode_count(await request.body()), "")
         except Refusal as refusal:
             return refused(refusal, MESSAGES.error(refusal))
         except ClientDisconnect:
             return Response(status_code=499)
+        except Exception:
+            failure = unforeseen(MESSAGES.name)
+            return refused(failure, MESSAGES.error(failure))
         return Response(encode_count(len(plan.prompt_ids)), media_type="application/json")
 
     return endpoint

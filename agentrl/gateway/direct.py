@@ -5,7 +5,6 @@ cost as much as the work itself.
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Mapping
 
 from starlette.requests import ClientDisconnect, Request
@@ -17,10 +16,8 @@ from agentrl.gateway.control import opened
 from agentrl.gateway.control_bodies import FinishSession, OpenSession
 from agentrl.gateway.dialects.errors import openai_error
 from agentrl.gateway.gateway import Gateway
-from agentrl.gateway.model_calls import Endpoint, refused
+from agentrl.gateway.model_calls import Endpoint, refused, unforeseen
 from agentrl.gateway.refusal import Refusal
-
-logger = logging.getLogger(__name__)
 
 SESSIONS = "/sessions"
 
@@ -78,8 +75,7 @@ class Direct:
         except Refusal as refusal:
             response = _refused(refusal)
         except Exception:
-            logger.exception("%s failed inside the gateway", scope["path"])
-            response = _refused(Refusal(500, "internal_error", "the gateway failed on this request; its log says why"))
+            response = _refused(unforeseen("control"))
         await response(scope, receive, send)
 
 

@@ -6,6 +6,7 @@ of it, and no token is lost, repeated or sampled twice.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import aclosing
 
 import msgspec
@@ -28,7 +29,7 @@ class Sampler:
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
 
-    async def run(self, pool: EnginePool, session: Session, generation: Generation) -> str:
+    async def run(self, pool_of: Callable[[], EnginePool], session: Session, generation: Generation) -> str:
         """Returns the id of the engine that ended it. Raises Refusal.
 
         What was sampled until a Refusal or a cancellation is in `generation.sample`.
@@ -36,12 +37,13 @@ class Sampler:
         fruitless = moves = 0
         request_id = generation.plan.call_id
         while True:
-            engine = await pool.acquire(
-                session.id,
-                prompt_ids=generation.plan.prompt_ids,
-                at_least=generation.sample.newest_version,
-                exactly=session.version if session.pinned else None,
-            )
+            pool = pool_of()
+            try:
+                engine = await self._acquire(pool, session, generation)
+            except Refusal as refusal:
+                if refusal.code == "stopping" and pool_of() is not pool:
+                    continue  # the run's own engines are gone, and others serve it now
+                raise
             begun = len(generation.sample.token_ids)
             try:
                 await self._on(pool, engine, session, generation, request_id)
@@ -59,6 +61,14 @@ class Sampler:
                 request_id = f"{generation.plan.call_id}-go{len(generation.sample.segments)}-{moves}"
             finally:
                 pool.release(engine)
+
+    async def _acquire(self, pool: EnginePool, session: Session, generation: Generation) -> EngineState:
+        return await pool.acquire(
+            session.id,
+            prompt_ids=generation.plan.prompt_ids,
+            at_least=generation.sample.newest_version,
+            exactly=session.version if session.pinned else None,
+        )
 
     def _lose(self, generation: Generation) -> None:
         """Prepares to go on elsewhere. Raises Refusal where that cannot be done."""
@@ -82,7 +92,7 @@ class Sampler:
             session.check_tokens()  # calls that were answered while this one waited may have used them up
         sample.sampling = fit(sample.sampling, len(sample.prompt_ids), engine.context_length, _left(session, sample))
         rest = _rest(sample.sampling, num_sampled)
-        if rest.max_tokens == 0:
+        if rest.max_tokens is not None and rest.max_tokens <= 0:  # its context is smaller than the last one's, say
             sample.finish_reason = "length"
             return
         versions, aborted = None, False

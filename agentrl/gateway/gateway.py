@@ -172,9 +172,10 @@ class Gateway:
         """Of a finished session, counted once; None where it is not measured, or no longer known."""
         if not self.config.measure_drift or session.released:
             return None
-        if session.drift is None:
-            session.drift = await asyncio.to_thread(session.drifts.measure, self._renderer)
-            self.metrics.drift.labels(session.history).inc(session.drift.tokens)
+        async with session.finishing:
+            if session.drift is None:
+                session.drift = await asyncio.to_thread(session.drifts.measure, self._renderer)
+                self.metrics.drift.labels(session.history).inc(session.drift.tokens)
         return session.drift
 
     async def reward(
@@ -212,7 +213,12 @@ class Gateway:
 
     async def expire(self, now: float) -> None:
         """Ends the sessions that nobody finished; each wait for the store is bounded."""
-        await asyncio.gather(*(self._abandon(session) for session in self.sessions.expire(now)))
+        outcomes = await asyncio.gather(
+            *(self._abandon(session) for session in self.sessions.expire(now)), return_exceptions=True
+        )
+        for error in outcomes:
+            if isinstance(error, Exception):  # one session that cannot be ended is no reason to end no other
+                logger.error("a session was not abandoned in an unforeseen way", exc_info=error)
 
     async def _abandon(self, session: Session) -> None:
         """Saves what a train session sampled, for its tokens count; one that the store cannot take now stays.

@@ -18,6 +18,7 @@ from agentrl.gateway.deltas import Answer, Piece, deltas_of
 from agentrl.gateway.departure import Departure
 from agentrl.gateway.dialects.base import Dialect, Responding, StreamEncoder
 from agentrl.gateway.dialects.errors import retry_headers
+from agentrl.gateway.engines import EnginePool
 from agentrl.gateway.gateway import Gateway
 from agentrl.gateway.generation import Plan
 from agentrl.gateway.refusal import Refusal
@@ -57,8 +58,7 @@ def model_call(gateway: Gateway, dialect: Dialect[R], renderer: Renderer) -> End
         except ClientDisconnect:
             status, response = 499, Response(status_code=499)
         except Exception:
-            logger.exception("a %s request failed inside the gateway", dialect.name)
-            failure = Refusal(500, "internal_error", "the gateway failed on this request; its log says why")
+            failure = unforeseen(dialect.name)
             status, response = 500, refused(failure, dialect.error(failure))
         finally:
             if departure is not None:
@@ -68,6 +68,12 @@ def model_call(gateway: Gateway, dialect: Dialect[R], renderer: Renderer) -> End
         return response
 
     return endpoint
+
+
+def unforeseen(what: str) -> Refusal:
+    """For a fault of ours; called where it was caught, so that the log has it whole."""
+    logger.exception("a %s request failed inside the gateway", what)
+    return Refusal(500, "internal_error", "the gateway failed on this request; its log says why")
 
 
 def refused(refusal: Refusal, body: bytes) -> Response:
@@ -112,8 +118,7 @@ class Exchange(Generic[R]):
             plans = await self._gateway.turns.plan(session, self._turn, attempt.response_id)
             if self._turn.stream:
                 return await self._streamed(plans)
-            pool = self._gateway.pool_of(session)
-            answers = await self._gateway.turns.run(session, pool, plans, self._gone)
+            answers = await self._gateway.turns.run(session, self._pool, plans, self._gone)
         except BaseException:
             attempt.end(None)
             raise
@@ -136,8 +141,8 @@ class Exchange(Generic[R]):
         attempt = self._attempt
         attempt.response_id, attempt.created = self._earlier.response_id, self._earlier.created
         attempt.end(answers)
-        attempt.delivered = True
-        self._gateway.delivered(self._session, answers, True)
+        attempt.delivered = not self._gone.done()
+        self._gateway.delivered(self._session, answers, attempt.delivered)
         if not self._turn.stream:
             return self._whole(answers)
         self._departure.close()
@@ -160,7 +165,7 @@ class Exchange(Generic[R]):
         task = asyncio.create_task(
             self._gateway.turns.run(
                 self._session,
-                self._gateway.pool_of(self._session),
+                self._pool,
                 plans,
                 self._gone,
                 listener=lambda choice, piece: mailbox.put((choice, piece)),
@@ -201,13 +206,15 @@ class Exchange(Generic[R]):
         except Refusal as refusal:
             yield encoder.fail(refusal)
         except Exception:
-            logger.exception("a streamed %s request failed inside the gateway", self._dialect.name)
-            failure = Refusal(500, "internal_error", "the gateway failed on this request; its log says why")
-            yield encoder.fail(failure)
+            yield encoder.fail(unforeseen(self._dialect.name))
         finally:
             self._attempt.end(None)
             task.cancel()
             self._departure.close()
+
+    def _pool(self) -> EnginePool:
+        """Asked for whenever an engine is needed, for a run's own engines come and go."""
+        return self._gateway.pool_of(self._session)
 
     def _encoder(self) -> StreamEncoder:
         return self._dialect.stream(self._decoded, self._responding())

@@ -29,7 +29,7 @@ __all__ = ["RenderError", "Renderer"]
 Messages = Sequence[Mapping[str, Any]]
 Tools = Sequence[Mapping[str, Any]] | None
 Variables = Mapping[str, Any]
-CACHED_TEXTS, CACHED_LENGTH = 512, 100_000
+CACHED_TEXTS, CACHED_LENGTH = 256, 20_000
 NO_VARIABLES: Variables = {}
 THINK, END_THINK = "<think>", "</think>"
 

@@ -6,14 +6,15 @@ from __future__ import annotations
 
 import json
 import re
+from array import array
 from functools import lru_cache
 
 from tokenizers import Tokenizer
 
 from agentrl.gateway.untrusted import ids_of
 
-KEPT_SECTIONS, KEPT_LENGTH = 4096, 20_000
-"""Sections that are remembered, and the characters of the longest one that is."""
+KEPT_SECTIONS, KEPT_LENGTH = 4096, 4_000
+"""Sections that are remembered, and the characters of the longest one that is: some 100 MB at the very most."""
 
 
 class SectionEncoder:
@@ -53,8 +54,8 @@ class SectionEncoder:
             ids += self._section(text[at:])
         return ids
 
-    def _section(self, text: str) -> tuple[int, ...]:
+    def _section(self, text: str) -> array[int]:
         return self._ids_of_section(text) if len(text) <= KEPT_LENGTH else self._encode(text)
 
-    def _encode(self, text: str) -> tuple[int, ...]:
-        return tuple(ids_of(self._backend, text))
+    def _encode(self, text: str) -> array[int]:
+        return array("i", ids_of(self._backend, text))

@@ -60,7 +60,7 @@ class Turns:
     async def run(
         self,
         session: Session,
-        pool: EnginePool,
+        pool_of: Callable[[], EnginePool],
         plans: list[Plan],
         gone: asyncio.Future[None],
         listener: Listener | None = None,
@@ -75,7 +75,7 @@ class Turns:
             self._metrics.branches.labels(branch).inc()
         tasks = [
             asyncio.create_task(
-                self._answer(session, pool, plan, _for_choice(listener, i)), name=f"call {plan.call_id}"
+                self._answer(session, pool_of, plan, _for_choice(listener, i)), name=f"call {plan.call_id}"
             )
             for i, plan in enumerate(plans)
         ]
@@ -138,13 +138,13 @@ class Turns:
         )
 
     async def _answer(
-        self, session: Session, pool: EnginePool, plan: Plan, listener: Callable[[Piece], None] | None
+        self, session: Session, pool_of: Callable[[], EnginePool], plan: Plan, listener: Callable[[Piece], None] | None
     ) -> Answer:
         generation = Generation(plan, plan.sampling, listener)
         session.begin_sampling(generation.sample)
         reason = "aborted"
         try:
-            engine_id = await self._sampler.run(pool, session, generation)
+            engine_id = await self._sampler.run(pool_of, session, generation)
             await self._pacer.turn()
             reason = ""
         except Refusal as refusal:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from gateway_builders import END, MemorySink, Opened, Served, always, ids, serving, user
+from gateway_builders import END, MemorySink, Opened, Served, always, continues, ids, letters, serving, user
 
 from agentrl.gateway.keys import run_key, run_of
 from agentrl.store.sql import SqlStore
@@ -213,3 +214,18 @@ async def test_a_session_that_is_finished_weighs_on_no_engine_that_it_ever_used(
         assert (await run.send("POST", url, body)).status_code == 200
         assert (await run.send("POST", f"/sessions/{session}/finish", {})).status_code == 200
         assert [engine.sessions for engine in served.server.gateway.pools.engines] == [set(), set()]
+
+
+async def test_a_call_of_a_run_whose_last_engine_goes_is_answered_by_the_shared_ones() -> None:
+    """In the middle of its answer: it goes on from the tokens that it has."""
+    async with serving(*[continues([*letters("hello"), END])] * 2) as served:
+        own = served.engines[1]
+        await served.http.delete("/engines/engine-1")
+        run = await run_of_name(served, "a")
+        await run.send("POST", "/engines", {"url": own.url, "id": "mine"})
+        own.hold()
+        own.allow(2)
+        call = asyncio.create_task(run.says())
+        await own.until(lambda: len(own.requests[0].token_ids) == 2 if own.requests else False)
+        assert (await run.send("DELETE", "/engines/mine")).status_code == 204
+        assert await call == "hello"
