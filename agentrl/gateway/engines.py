@@ -166,7 +166,7 @@ class EnginePool:
         logger.warning("engine %s failed a call: %s", engine.id, error)
         gone = isinstance(error, EngineUnavailable)
         engine.breaker.failed(_now(), jitter=self._jitter(), fatal=gone)
-        if gone:
+        if gone and engine.healthy:  # else a call that ended with it would repeat the first cause, longer each time
             self.table.saw_failure(engine, str(error), fatal=True)
 
     def is_withdrawn(self, engine: EngineState) -> bool:

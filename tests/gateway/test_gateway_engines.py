@@ -167,6 +167,34 @@ async def test_removing_an_engine_ends_the_calls_in_flight_on_it_at_once_and_no_
     await asyncio.wait(calls)
 
 
+async def test_all_calls_that_end_with_a_silent_engine_say_the_same_cause() -> None:
+    """However many: a message that grew from call to call would fill the log."""
+    made: list[Twin] = []
+    ended: list[str] = []
+
+    def make(url: str) -> Twin:
+        made.append(Twin(url))
+        return made[-1]
+
+    pool = EnginePool(make, RoutingTable(max_in_flight=4), health_every_s=0.005, wait_s=10, max_waiting=1)
+    engine = await pool.add("http://e0")
+
+    async def call() -> None:
+        try:
+            async with pool.client(engine):
+                await asyncio.Event().wait()
+        except EngineUnavailable as error:
+            pool.failed(engine, error)
+            ended.append(str(error))
+
+    calls = [asyncio.create_task(call()) for _ in range(3)]
+    await asyncio.sleep(0)
+    made[0].is_healthy = False
+    await asyncio.wait(calls, timeout=10)
+    assert ended == [f"engine engine-0 was given up: {engine.last_error}"] * 3
+    await pool.close()
+
+
 async def test_an_engine_that_comes_back_under_its_old_id_is_another_one() -> None:
     one = Pool()
     old = await one.pool.add("http://e0", "e0")
