@@ -42,10 +42,11 @@ class Attempts:
         self._known: deque[Attempt] = deque(maxlen=KEPT)
 
     def begin(self, body: bytes, *, count: int = 0, key: str | None = None) -> tuple[Attempt, Attempt | None]:
-        """A new attempt, and the earlier one that it repeats, if any.
+        """A new attempt, and the earlier one that it repeats, if any. An empty key is none.
 
         Raises Refusal (409) when an idempotency key comes back with another body.
         """
+        key = key or None
         earlier = self._by_key(body, key) if key is not None else self._by_count(body, count)
         if earlier is not None:
             earlier.repeated = True

@@ -22,6 +22,13 @@ async def test_an_equal_body_alone_repeats_nothing() -> None:
     assert attempts.begin(body("a"))[1] is None
 
 
+async def test_an_empty_key_names_nothing() -> None:
+    attempts = Attempts()
+    attempts.begin(body("a"), key="")
+    assert attempts.begin(body("a"), key="")[1] is None
+    assert attempts.begin(body("b"), key="")[1] is None
+
+
 async def test_a_retry_repeats_the_attempt_before_it_and_so_on() -> None:
     attempts = Attempts()
     first, _ = attempts.begin(body("a"))
