@@ -15,7 +15,7 @@ from agentrl.types import MIN_TRAIN_TEMPERATURE, Constraint, Mode, Sampling
 NEUTRAL = Sampling()
 
 RANGES: dict[str, tuple[float, float]] = {
-    "temperature": (0, 100),
+    "temperature": (0, 2),  # what vLLM and the APIs take
     "top_p": (1e-6, 1),
     "top_k": (0, 1 << 31),
     "min_p": (0, 1),

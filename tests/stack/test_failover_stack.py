@@ -29,7 +29,7 @@ from agentrl.types import Trajectory
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
 STREAMS, LENGTH = 32, 160
-TEMPERATURE = 3.0  # nearly any token may come next, the one that ends the turn seldom
+TEMPERATURE = 2.0  # most tokens may come next, the one that ends the turn seldom
 TOLERANCE = 1e-4
 
 
@@ -84,10 +84,11 @@ async def test_streams_survive_the_death_of_their_engine(vllm_engine: VllmEngine
     try:
         async with httpx.AsyncClient(base_url=server.url, headers=headers, timeout=120, trust_env=False) as http:
             async with asyncio.timeout(200):
-                streams = [asyncio.create_task(one(http, number)) for number in range(STREAMS)]
-                await half.wait()
+                streams = asyncio.gather(*(one(http, number) for number in range(STREAMS)))
+                begun = asyncio.create_task(half.wait())
+                await asyncio.wait({streams, begun}, return_when=asyncio.FIRST_COMPLETED)
                 kill(victim)
-                trajectories = await asyncio.gather(*streams)
+                trajectories = await streams
     finally:
         await server.stop()
     weights = vllm_engine.initial()
