@@ -75,6 +75,7 @@ class Sampling(Struct, frozen=True, kw_only=True):
     seed: int | None = None
     top_logprobs: int = 0  # alternatives reported beside each sampled token; does not change what is sampled
     constraint: Constraint | None = None
+    stream_interval: int | None = None  # tokens that may come in one piece; None leaves it to the engine
 
     @property
     def reshaping(self) -> tuple[str, ...]:

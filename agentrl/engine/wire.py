@@ -135,6 +135,8 @@ def sampling_params(sampling: Sampling, *, max_tokens: int, send_seed: bool) -> 
     }
     if sampling.stop:
         params["skip_special_tokens"] = False  # stop strings are sought in the text that the gateway gives out
+    if sampling.stream_interval is not None:
+        params["stream_interval"] = sampling.stream_interval
     if (constraint := sampling.constraint) is not None:
         params["structured_outputs"] = {constraint.kind: constraint.value}
     if send_seed and sampling.seed is not None:

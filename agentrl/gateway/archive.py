@@ -70,8 +70,10 @@ class Archive:
         return await self._in_time(asyncio.to_thread(read), f"give session {session_id}")
 
     async def holds(self, session_id: str) -> bool:
-        """Whether this id is taken, by a damaged session too."""
-        return session_id in self.damaged or await self.find(session_id) is not None
+        """Whether this id is taken: by a stored session, a damaged one, or an open one of another gateway."""
+        if session_id in self.damaged or await self.find(session_id) is not None:
+            return True
+        return await self._in_time(asyncio.to_thread(self._sink.has_journal, session_id), f"look for {session_id}")
 
     async def forget(self, session_id: str) -> None:
         """A session that nobody will save does not come back."""

@@ -27,6 +27,8 @@ T = TypeVar("T")
 MAX_BATCH = 512
 """Entries of one transaction."""
 MAX_WAITING_BYTES = 256 * 2**20
+CLOSE_S = 5.0
+"""How long a gateway that stops waits for a store that takes nothing: who stops it does not wait for ever either."""
 RETRY_S = 1.0
 """How long what the store did not take waits for company before it is tried again."""
 
@@ -147,11 +149,11 @@ class GroupCommit:
             self._ending.discard(session_id)
 
     async def close(self) -> None:
-        """Waits at most `timeout_s` until all is durable; later entries are refused."""
+        """Waits some seconds until all is durable; later entries are refused."""
         self._closed = True
         if self._writer is not None:
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._timeout_s):
+                async with asyncio.timeout(min(self._timeout_s, CLOSE_S)):
                     self._wake.set()  # what is owed does not wait for company any more
                     while self.waiting and not self._writer.done():
                         self._batch_over.clear()

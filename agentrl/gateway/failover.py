@@ -25,6 +25,10 @@ ATTEMPTS = 3
 """Engines in a row that may fail a call without giving it a token."""
 
 
+UNHEARD_INTERVAL = 32
+"""Tokens in one piece of an answer that is not streamed: what is sampled again when its engine dies."""
+
+
 class Sampler:
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -95,6 +99,8 @@ class Sampler:
         if rest.max_tokens is not None and rest.max_tokens <= 0:  # its context is smaller than the last one's, say
             sample.finish_reason = "length"
             return
+        if not generation.eager:  # each piece costs both sides, and nobody waits for one
+            rest = msgspec.structs.replace(rest, stream_interval=UNHEARD_INTERVAL)
         versions, aborted = None, False
         try:
             async with pool.client(engine) as client:

@@ -37,7 +37,7 @@ class Plan(Struct, kw_only=True):
 
 
 class Generation:
-    """`listener` hears every piece as it comes; without one, reading waits until it is needed."""
+    """`listener` hears every piece as it comes; without one, reading waits until it is needed (not `eager`)."""
 
     def __init__(self, plan: Plan, sampling: Sampling, listener: Callable[[Piece], None] | None) -> None:
         self.plan = plan
@@ -46,7 +46,7 @@ class Generation:
         self.overrun_reason = ""
         self._listener = listener
         self._reader = plan.new_reader()
-        self._eager = listener is not None or self._reader.may_end
+        self.eager = listener is not None or self._reader.may_end
 
     @property
     def heard(self) -> bool:
@@ -70,7 +70,7 @@ class Generation:
         elif chunk.finish_reason is not None:
             sample.finish_reason, sample.stop_reason = chunk.finish_reason, chunk.stop_reason
         deltas: list[Delta] = []
-        if self._eager:
+        if self.eager:
             deltas = self._reader.feed(sample.token_ids[begun:])
             if self._reader.ended and self._reader.num_read < len(sample.token_ids):
                 self._end_at(self._reader.num_read, "stop", "past_stop")
@@ -90,7 +90,7 @@ class Generation:
 
     def finish(self) -> None:
         """Reads what is left. Call it once, when the sample has ended."""
-        if not self._eager:
+        if not self.eager:
             self._reader.feed(self.sample.token_ids)
         deltas = self._reader.finish(stopped=self.sample.finish_reason == "stop")
         if self._listener is not None and deltas:

@@ -69,6 +69,10 @@ class TrajectorySink(Protocol):
         """The unsaved sessions of a gateway's name in order of opening: their ids, and their events in order."""
         ...
 
+    def has_journal(self, session_id: str) -> bool:
+        """Whether a gateway of any name has an unsaved session of this id."""
+        ...
+
     def forget_journal(self, session_id: str) -> None:
         """Of a session that nobody will save; one that has none is fine."""
         ...

@@ -91,6 +91,10 @@ class TrajectoryStore(Protocol):
         """
         ...
 
+    def has_journal(self, session_id: str) -> bool:
+        """Whether an unsaved session of this id has a journal, of whichever owner."""
+        ...
+
     def forget_journal(self, session_id: str) -> None:
         """Of a session that nobody will save; one that has none is fine."""
         ...

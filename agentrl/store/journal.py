@@ -37,5 +37,11 @@ def events(connection: Connection, session_id: str, owner: str) -> list[bytes]:
     return [bytes(data) for data in connection.execute(query).scalars()]
 
 
+def holds(connection: Connection, session_id: str) -> bool:
+    """Whether any gateway has an open session of this id."""
+    found = select(schema.journal.c.seq).where(schema.journal.c.session_id == session_id).limit(1)
+    return connection.execute(found).first() is not None
+
+
 def forget(connection: Connection, session_id: str) -> None:
     connection.execute(delete(schema.journal).where(schema.journal.c.session_id == session_id))

@@ -113,6 +113,10 @@ class MemoryStore:
             if events:
                 yield session_id, events
 
+    def has_journal(self, session_id: str) -> bool:
+        with self._lock:
+            return any(held == session_id for held, _ in self._journal)
+
     def forget_journal(self, session_id: str) -> None:
         with self._lock:
             self._forget(session_id)

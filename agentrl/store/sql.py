@@ -169,6 +169,10 @@ class SqlStore:
             if events:  # not saved or forgotten since
                 yield session_id, events
 
+    def has_journal(self, session_id: str) -> bool:
+        with self._database.read(f"looking for session {session_id!r}") as connection:
+            return journal.holds(connection, session_id)
+
     def forget_journal(self, session_id: str) -> None:
         with self._database.write(f"forgetting the journal of session {session_id!r}") as connection:
             journal.forget(connection, session_id)

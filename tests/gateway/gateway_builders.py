@@ -136,6 +136,9 @@ class MemorySink:
             if entries[0].owner == owner:
                 yield session_id, [entry.data for entry in entries]
 
+    def has_journal(self, session_id: str) -> bool:
+        return session_id in self.journaled
+
     def forget_journal(self, session_id: str) -> None:
         self.journaled.pop(session_id, None)
 

@@ -244,3 +244,13 @@ async def test_a_port_in_use_is_named_with_the_fix() -> None:
         server = GatewayServer(GatewayConfig(port=port), renderer=renderer(), engine_factory=HttpEngineClient)
         with pytest.raises(ConfigError, match=f"port {port} on 127.0.0.1 is in use; choose another"):
             await server.start()
+
+
+@pytest.mark.parametrize(("streamed", "interval"), [(False, 32), (True, None)])
+async def test_pieces_are_large_where_nobody_waits_for_them(streamed: bool, interval: int | None) -> None:
+    async with serving(always([*letters("hello"), END])) as served:
+        session = await served.open()
+        assert (await session.post(messages=[user("q")], stream=streamed)).status_code == 200
+        assert served.engine.requests[0].sampling_params.get("stream_interval") == interval
+        [call] = (await served.trajectory(session))["calls"]
+        assert call["sampling"]["stream_interval"] is None  # it is no part of what was sampled

@@ -68,6 +68,14 @@ def test_a_forgotten_journal_is_gone(store: TrajectoryStore) -> None:
     assert list(store.journal("gateway")) == [("b", [b"2"])]
 
 
+def test_an_open_session_is_known_to_all_gateways_until_it_is_saved(store: TrajectoryStore) -> None:
+    assert not store.has_journal("s0")
+    store.append(happened("s0", b"1"))
+    assert store.has_journal("s0")
+    store.save(two_turns("s0").build())
+    assert not store.has_journal("s0")
+
+
 def test_a_session_that_ends_while_the_journal_is_read_is_passed_over(store: TrajectoryStore) -> None:
     store.append([*happened("a", b"1"), *happened("b", b"2"), *happened("c", b"3")])
     reading = store.journal("gateway")
