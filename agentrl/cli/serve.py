@@ -18,7 +18,7 @@ from agentrl.config import describe
 from agentrl.engine.client import HttpEngineClient
 from agentrl.errors import ConfigError
 from agentrl.gateway.config import GatewayConfig
-from agentrl.gateway.process import spare_the_collector
+from agentrl.gateway.process import favour_the_event_loop
 from agentrl.gateway.render import Renderer
 from agentrl.gateway.server import GatewayServer
 from agentrl.store.sql import SqlStore
@@ -107,7 +107,7 @@ async def _serve(server: GatewayServer, console: Console, *, shown_key: str | No
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     await server.start()
-    spare_the_collector()
+    favour_the_event_loop()
     try:
         say = console.print
         say(f"gateway at {server.url} (control API there, agents at /sessions/ID/v1); Ctrl-C ends it", soft_wrap=True)

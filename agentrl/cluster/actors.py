@@ -62,7 +62,7 @@ class GatewayActor:
 
     def start(self) -> str:
         from agentrl.engine.client import HttpEngineClient
-        from agentrl.gateway.process import spare_the_collector
+        from agentrl.gateway.process import favour_the_event_loop
         from agentrl.gateway.render import Renderer
         from agentrl.gateway.server import GatewayServer
         from agentrl.gateway.thread import GatewayThread
@@ -77,7 +77,7 @@ class GatewayActor:
         )
         self._serving = GatewayThread(server)
         url: str = self._serving.start()
-        spare_the_collector()
+        favour_the_event_loop()
         return url
 
     def probe(self) -> tuple[bool, bool]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import gc
 
 
-def spare_the_collector() -> None:
-    """Leaves what start-up made out of every later garbage collection, and collects seldom.
+def favour_the_event_loop() -> None:
+    """Keeps what is not the event loop from holding it up. Call it when the gateway has started.
 
-    A full collection walks hundreds of thousands of objects of imported modules and holds up every request meanwhile.
-    What requests leave behind is freed by reference counts.
+    A full garbage collection walks hundreds of thousands of objects of imported modules: what start-up made is left out
+    of every later one, and what requests leave behind is freed by reference counts.
     """
     gc.collect()
     gc.freeze()

@@ -21,7 +21,7 @@ import uvloop
 from agentrl.assets import EMBEDDED, resolve_model
 from agentrl.engine.client import HttpEngineClient
 from agentrl.gateway.config import GatewayConfig
-from agentrl.gateway.process import spare_the_collector
+from agentrl.gateway.process import favour_the_event_loop
 from agentrl.gateway.render import Renderer
 from agentrl.gateway.server import GatewayServer
 from agentrl.store.sql import SqlStore
@@ -53,7 +53,7 @@ async def serve(given: argparse.Namespace) -> list[float]:
     loop.add_signal_handler(signal.SIGTERM, stopping.set)
     loop.add_signal_handler(signal.SIGUSR1, lags_ms.clear)  # the load begins: forget the start-up
     await server.start()
-    spare_the_collector()  # as `agentrl serve` does
+    favour_the_event_loop()  # as `agentrl serve` does
     sampler = asyncio.create_task(sample_lags(lags_ms), name="lag sampler")
     try:
         await stopping.wait()
