@@ -11,8 +11,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from agentrl.gateway.control import finished as finish
-from agentrl.gateway.control import opened
+from agentrl.gateway.control import finished, opened
 from agentrl.gateway.control_bodies import FinishSession, OpenSession
 from agentrl.gateway.dialects.errors import openai_error
 from agentrl.gateway.gateway import Gateway
@@ -71,7 +70,7 @@ class Direct:
             else:
                 assert session_id is not None
                 session = controller.check(await self._gateway.session(session_id))
-                response = await finish(self._gateway, session, body)
+                response = await finished(self._gateway, session, body)
         except Refusal as refusal:
             response = _refused(refusal)
         except Exception:

@@ -53,7 +53,3 @@ class TurnRequest(Struct, kw_only=True):
     stream: bool = False
     sampling: Mapping[str, Any] = {}  # fields of Sampling; None is left out
     num_bytes: int = 0  # of the request's body
-
-    @property
-    def num_choices(self) -> int:
-        return self.n * len(self.prompts)

@@ -9,12 +9,9 @@ import orjson
 from msgspec import Struct
 
 from agentrl.gateway.deltas import Answer, Content, Piece, Reasoning
-from agentrl.gateway.dialects.base import Responding, event
-from agentrl.gateway.dialects.errors import openai_error
-from agentrl.gateway.refusal import Refusal
+from agentrl.gateway.dialects.base import Responding
+from agentrl.gateway.dialects.openai_answers import ChunkStream, head, usage
 from agentrl.types import Call
-
-DONE = event(b"[DONE]")
 
 
 class Wanted(Struct, frozen=True, kw_only=True):
@@ -37,20 +34,6 @@ def stop_reason(answer: Answer, stop_token_ids: Sequence[int]) -> str | int | No
     return answer.stop
 
 
-def usage(answers: Sequence[Answer]) -> dict[str, Any]:
-    """Prompts count once each, whatever `n` was."""
-    prompts = {id(answer.call.prompt_token_ids): len(answer.call.prompt_token_ids) for answer in answers}
-    prompt, sampled = sum(prompts.values()), sum(len(answer.call.token_ids) for answer in answers)
-    found: dict[str, Any] = {
-        "prompt_tokens": prompt,
-        "completion_tokens": sampled,
-        "total_tokens": prompt + sampled,
-    }
-    if reasoning := sum(answer.reasoning_tokens for answer in answers):
-        found["completion_tokens_details"] = {"reasoning_tokens": reasoning}
-    return found
-
-
 def encode(answers: Sequence[Answer], wanted: Wanted, responding: Responding) -> bytes:
     choices = []
     for index, answer in enumerate(answers):
@@ -66,29 +49,27 @@ def encode(answers: Sequence[Answer], wanted: Wanted, responding: Responding) ->
         if wanted.token_ids:
             choice["token_ids"] = call.token_ids
         choices.append(choice)
-    response = _head("chat.completion", responding) | {"choices": choices, "usage": usage(answers)}
+    response = head("chat.completion", responding) | {"choices": choices, "usage": usage(answers)}
     if wanted.token_ids:
         response["prompt_token_ids"] = answers[0].call.prompt_token_ids
     return orjson.dumps(response)
 
 
-class ChatStream:
+class ChatStream(ChunkStream):
     """Chunks. Every sampled token is in exactly one of them where logprobs or token ids are wanted (case 41)."""
 
     def __init__(self, wanted: Wanted, responding: Responding) -> None:
+        super().__init__(head("chat.completion.chunk", responding), usage_wanted=wanted.usage, null_usage=True)
         self._wanted = wanted
         self._responding = responding
-        self._head = _head("chat.completion.chunk", responding)
         self._begun: set[int] = set()  # choices whose role was sent
         self._with_content: set[int] = set()
         self._num_calls: dict[int, int] = {}
 
     def begin(self, prompt_ids: Sequence[int]) -> bytes:
         self._begun.add(0)
-        chunk = self._head | {"choices": [_choice(0, {"role": "assistant"})]}
-        if self._wanted.token_ids:
-            chunk["prompt_token_ids"] = list(prompt_ids)
-        return self._event(chunk)
+        prompt = {"prompt_token_ids": list(prompt_ids)} if self._wanted.token_ids else {}
+        return self._chunk(_choice(0, {"role": "assistant"}), **prompt)
 
     def piece(self, choice: int, piece: Piece) -> bytes:
         chunks = [self._delta(choice, delta) for delta in piece.deltas]
@@ -101,7 +82,7 @@ class ChatStream:
         if chunks and choice not in self._begun:
             self._begun.add(choice)
             chunks[0]["delta"] = {"role": "assistant"} | chunks[0]["delta"]
-        return b"".join(self._event(self._head | {"choices": [chunk]}) for chunk in chunks)
+        return b"".join(self._chunk(chunk) for chunk in chunks)
 
     def end(self, answers: Sequence[Answer]) -> bytes:
         sent = []
@@ -112,16 +93,8 @@ class ChatStream:
             chunk = _choice(index, delta) | {"finish_reason": finish_reason(answer.call)}
             if self._wanted.logprobs and not answer.call.token_ids:
                 chunk["logprobs"] = logprobs([], answer.logprobs, None, self._responding)
-            sent.append(self._event(self._head | {"choices": [chunk]}))
-        if self._wanted.usage:
-            sent.append(event(orjson.dumps(self._head | {"choices": [], "usage": usage(answers)})))
-        return b"".join([*sent, DONE])
-
-    def fail(self, refusal: Refusal) -> bytes:
-        return event(openai_error(refusal))
-
-    def keep_alive(self) -> bytes:
-        return b": keep-alive\n\n"
+            sent.append(self._chunk(chunk))
+        return self._closed(sent, answers)
 
     def _delta(self, choice: int, delta: Any) -> dict[str, Any]:
         if isinstance(delta, Content):
@@ -135,18 +108,6 @@ class ChatStream:
         return _choice(
             choice, {"tool_calls": [{"index": index, "id": delta.id, "type": "function", "function": function}]}
         )
-
-    def _event(self, chunk: dict[str, Any]) -> bytes:
-        return event(orjson.dumps(chunk | {"usage": None} if self._wanted.usage else chunk))
-
-
-def _head(kind: str, responding: Responding) -> dict[str, Any]:
-    return {
-        "id": responding.response_id,
-        "object": kind,
-        "created": responding.created,
-        "model": responding.model,
-    }
 
 
 def _choice(index: int, delta: dict[str, Any]) -> dict[str, Any]:

@@ -14,10 +14,11 @@ import orjson
 from msgspec import Meta, Struct
 
 from agentrl.gateway.deltas import Answer, Content, Piece
-from agentrl.gateway.dialects.base import Dialect, Responding, event
-from agentrl.gateway.dialects.chat_answers import DONE, stop_reason, token_text, usage
+from agentrl.gateway.dialects.base import Dialect, Responding
+from agentrl.gateway.dialects.chat_answers import stop_reason, token_text
 from agentrl.gateway.dialects.decode import decode_body, reject
 from agentrl.gateway.dialects.errors import openai_error
+from agentrl.gateway.dialects.openai_answers import ChunkStream, head, usage
 from agentrl.gateway.dialects.sampling_fields import (
     MAX_CHOICES,
     ResponseFormat,
@@ -26,7 +27,6 @@ from agentrl.gateway.dialects.sampling_fields import (
     choices_wanted,
     constraint_of,
 )
-from agentrl.gateway.refusal import Refusal
 from agentrl.gateway.request import Prompt, RawText, RawTokens, TurnRequest
 
 TokenId = Annotated[int, Meta(ge=0, lt=2**31)]
@@ -125,14 +125,14 @@ def encode(answers: Sequence[Answer], wanted: Wanted, responding: Responding) ->
         if wanted.token_ids:
             choice |= {"token_ids": call.token_ids, "prompt_token_ids": call.prompt_token_ids}
         choices.append(choice)
-    return orjson.dumps(_head(responding) | {"choices": choices, "usage": usage(answers)})
+    return orjson.dumps(head("text_completion", responding) | {"choices": choices, "usage": usage(answers)})
 
 
-class CompletionStream:
+class CompletionStream(ChunkStream):
     def __init__(self, wanted: Wanted, responding: Responding) -> None:
+        super().__init__(head("text_completion", responding), usage_wanted=wanted.usage, null_usage=True)
         self._wanted = wanted
         self._responding = responding
-        self._head = _head(responding)
         self._offsets: dict[int, TextOffsets] = {}
 
     def begin(self, prompt_ids: Sequence[int]) -> bytes:
@@ -143,7 +143,7 @@ class CompletionStream:
         wanted = self._wanted
         if not text and not (piece.token_ids and (wanted.logprobs or wanted.token_ids)):
             return b""
-        chunk = _chunk(choice, text)
+        chunk = _part(choice, text)
         if wanted.logprobs and piece.token_ids:
             offsets = self._offsets.setdefault(choice, TextOffsets())
             chunk["logprobs"] = _logprobs(
@@ -151,43 +151,22 @@ class CompletionStream:
             )
         if wanted.token_ids:
             chunk["token_ids"] = piece.token_ids
-        return self._event(chunk)
+        return self._chunk(chunk)
 
     def end(self, answers: Sequence[Answer]) -> bytes:
         sent = []
         for index, answer in enumerate(answers):
             reason = stop_reason(answer, self._wanted.stop_token_ids)
-            chunk = _chunk(index, "") | {"finish_reason": answer.call.finish_reason, "stop_reason": reason}
+            chunk = _part(index, "") | {"finish_reason": answer.call.finish_reason, "stop_reason": reason}
             if self._wanted.logprobs and not answer.call.token_ids:
                 chunk["logprobs"] = _logprobs([], answer.logprobs, answer.top_logprobs, TextOffsets(), self._responding)
             if self._wanted.token_ids:
                 chunk |= {"token_ids": [], "prompt_token_ids": answer.call.prompt_token_ids}
-            sent.append(self._event(chunk))
-        if self._wanted.usage:
-            sent.append(event(orjson.dumps(self._head | {"choices": [], "usage": usage(answers)})))
-        return b"".join([*sent, DONE])
-
-    def fail(self, refusal: Refusal) -> bytes:
-        return event(openai_error(refusal))
-
-    def keep_alive(self) -> bytes:
-        return b": keep-alive\n\n"
-
-    def _event(self, choice: dict[str, Any]) -> bytes:
-        chunk = self._head | {"choices": [choice]}
-        return event(orjson.dumps(chunk | {"usage": None} if self._wanted.usage else chunk))
+            sent.append(self._chunk(chunk))
+        return self._closed(sent, answers)
 
 
-def _head(responding: Responding) -> dict[str, Any]:
-    return {
-        "id": responding.response_id,
-        "object": "text_completion",
-        "created": responding.created,
-        "model": responding.model,
-    }
-
-
-def _chunk(index: int, text: str) -> dict[str, Any]:
+def _part(index: int, text: str) -> dict[str, Any]:
     return {"index": index, "text": text, "logprobs": None, "finish_reason": None, "stop_reason": None}
 
 

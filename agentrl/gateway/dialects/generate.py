@@ -14,11 +14,11 @@ from msgspec import Meta, Struct
 
 from agentrl.gateway.deltas import Answer, Piece
 from agentrl.gateway.dialects.base import Dialect, Responding, event
-from agentrl.gateway.dialects.chat_answers import DONE, stop_reason, usage
+from agentrl.gateway.dialects.chat_answers import stop_reason
 from agentrl.gateway.dialects.decode import decode_body, reject
 from agentrl.gateway.dialects.errors import openai_error
+from agentrl.gateway.dialects.openai_answers import ChunkStream, usage
 from agentrl.gateway.dialects.sampling_fields import SamplingFields, choices_wanted
-from agentrl.gateway.refusal import Refusal
 from agentrl.gateway.request import RawTokens, TurnRequest
 from agentrl.types import Constraint
 
@@ -108,12 +108,13 @@ def encode(answers: Sequence[Answer], request: GenerateRequest, responding: Resp
     return orjson.dumps(head | {"choices": choices, "usage": usage(answers)})
 
 
-class GenerateStream:
+class GenerateStream(ChunkStream):
     """The last chunk of a choice has its finish reason and weight versions, and no tokens."""
 
     def __init__(self, request: GenerateRequest, responding: Responding) -> None:
+        usage_wanted = bool((request.stream_options or {}).get("include_usage"))
+        super().__init__(_head(request, responding), usage_wanted=usage_wanted, null_usage=False)
         self._request = request
-        self._head = _head(request, responding)
 
     def begin(self, prompt_ids: Sequence[int]) -> bytes:
         if not self._request.return_token_ids:
@@ -125,22 +126,14 @@ class GenerateStream:
             return b""
         logprobs = _logprobs(piece.token_ids, piece.logprobs, piece.top_logprobs, self._request)
         chunk = {"index": choice, "token_ids": piece.token_ids, "logprobs": logprobs, "finish_reason": None}
-        return event(orjson.dumps(self._head | {"choices": [chunk]}))
+        return self._chunk(chunk)
 
     def end(self, answers: Sequence[Answer]) -> bytes:
         sent = []
         for index, answer in enumerate(answers):
             chunk = _end_of(index, answer, self._request) | {"token_ids": [], "logprobs": None}
-            sent.append(event(orjson.dumps(self._head | {"choices": [chunk]})))
-        if (self._request.stream_options or {}).get("include_usage"):
-            sent.append(event(orjson.dumps(self._head | {"choices": [], "usage": usage(answers)})))
-        return b"".join([*sent, DONE])
-
-    def fail(self, refusal: Refusal) -> bytes:
-        return event(openai_error(refusal))
-
-    def keep_alive(self) -> bytes:
-        return b": keep-alive\n\n"
+            sent.append(self._chunk(chunk))
+        return self._closed(sent, answers)
 
 
 def _head(request: GenerateRequest, responding: Responding) -> dict[str, Any]:
