@@ -61,7 +61,7 @@ def weather_call(arguments: str = "{}", name: str = "weather") -> dict[str, Any]
 @pytest.mark.parametrize("template", [CHATML, WITH_BOS, STRIPS_THINK])
 @given(text=st.text(max_size=40), system=st.text(max_size=20))
 def test_a_first_turn_is_what_transformers_makes_of_it(template: str, text: str, system: str) -> None:
-    """Of harmless text: in what spells a control token transformers matches it, and here it stays text (invariant 13)."""
+    """Of harmless text: what spells a control token is matched by transformers, and stays text here (invariant 13)."""
     assume(not any(mark in text or mark in system for mark in (*SPECIAL, *MARKS)))
     messages = [{"role": "system", "content": system}, user(text)]
     expected = transformers_tokenizer(template).apply_chat_template(
