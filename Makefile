@@ -10,7 +10,7 @@ export VLLM_NO_USAGE_STATS := 1
 export DO_NOT_TRACK := 1
 export HF_HUB_OFFLINE := 1
 
-.PHONY: setup demo test check format policy bench-gateway clean
+.PHONY: setup demo test test-all check format policy policy-coder bench-async bench-gateway bench-isolation bench-rewards bench-trainer chaos clean
 
 setup: $(READY)
 
@@ -29,8 +29,13 @@ demo: $(READY)
 	$(BIN)/agentrl train examples/01_calculator/run.toml --seed $(SEED) --overwrite
 	$(BIN)/agentrl audit runs/demo
 
+# Two at a time; those that start the real engines one after another (tests/conftest.py).
 test: $(READY)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow"
+
+# And those that make it longer than twenty minutes.
+test-all: $(READY)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 check: $(READY)
 	$(BIN)/ruff check .
@@ -45,6 +50,9 @@ format: $(READY)
 policy: $(READY)
 	$(BIN)/python tools/build_policy.py
 
+policy-coder: $(READY)
+	$(BIN)/python tools/build_policy.py --model agentrl:tiny-coder
+
 # The gateways of other projects, each pinned in an environment of its own.
 bench/.peers/%/.ready: bench/gateway/peers/%.lock
 	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
@@ -54,5 +62,21 @@ bench/.peers/%/.ready: bench/gateway/peers/%.lock
 bench-gateway: $(READY) bench/.peers/rllm/.ready bench/.peers/openenv/.ready
 	$(BIN)/python -m bench.gateway $(BENCH)
 
+bench-async: $(READY)
+	$(BIN)/python -m bench.async_loop $(BENCH)
+
+bench-isolation: $(READY)
+	$(BIN)/python -m bench.isolation $(BENCH)
+
+bench-rewards: $(READY)
+	$(BIN)/python -m bench.rewards $(BENCH)
+
+bench-trainer: $(READY)
+	$(BIN)/python -m bench.trainer $(BENCH)
+
+# Faults of every kind in one real run. As root, the disk of its directory is filled too.
+chaos: $(READY)
+	$(BIN)/python -m bench.chaos $(CHAOS)
+
 clean:
-	rm -rf $(VENV) bench/.peers .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) bench/.peers .adapters .mypy_cache .ruff_cache .hypothesis

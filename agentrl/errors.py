@@ -3,6 +3,10 @@
 A `ConfigError` ends a command with exit status 2, any other `AgentRLError` with 1 (`agentrl.cli.main`).
 """
 
+from __future__ import annotations
+
+from typing import ClassVar
+
 
 class AgentRLError(Exception):
     """Base of all errors raised on purpose."""
@@ -14,6 +18,10 @@ class ConfigError(AgentRLError):
 
 class RunError(AgentRLError):
     """A run could not start or go on."""
+
+
+class Interrupted(AgentRLError):
+    """Somebody wanted the run to end: no failure."""
 
 
 class EngineError(AgentRLError):
@@ -35,9 +43,40 @@ class SwapError(EngineError):
 class EnvironmentFault(AgentRLError):
     """An environment raised, hung or broke the `Env` contract. Costs its own episode only."""
 
+    reason: ClassVar[str] = "env_error"
+    """The `StopReason` of the episode that it ends."""
+
 
 class EnvironmentTimeout(EnvironmentFault):
     """A call of an environment or one of its tools did not return in time."""
+
+    reason = "env_timeout"
+
+
+class EnvironmentCrash(EnvironmentFault):
+    """The process of an environment ended, or stopped answering as one."""
+
+    reason = "env_crash"
+
+
+class EnvironmentOutOfMemory(EnvironmentFault):
+    """An environment took more memory than it may."""
+
+    reason = "env_memory"
+
+
+class EnvironmentTooManyProcesses(EnvironmentFault):
+    """An environment started more processes than it may."""
+
+    reason = "env_processes"
+
+
+class SandboxFault(EnvironmentFault):
+    """The sandbox itself failed: infrastructure, never a verdict on the program that was to run in it."""
+
+
+class SandboxUnavailable(SandboxFault, ConfigError):
+    """This machine offers no isolation, and nobody allowed to run without."""
 
 
 class GatewayError(AgentRLError):
@@ -45,7 +84,7 @@ class GatewayError(AgentRLError):
 
 
 class SessionLimitReached(GatewayError):
-    """A limit of the session is used up. `limit` is its name: max_calls, max_tokens or deadline_s."""
+    """A limit of the session is used up. `limit` is its name: max_calls, max_tokens, max_tool_calls or deadline_s."""
 
     def __init__(self, message: str, limit: str) -> None:
         super().__init__(message)
@@ -70,6 +109,14 @@ class TrajectoryNotFound(StoreError):
 
 class TrainerError(AgentRLError):
     """A trainer rank failed or was given a batch it cannot train."""
+
+
+class TrainerLost(TrainerError):
+    """A trainer rank died or hangs. New ranks, brought to where these were, can do what it was asked for."""
+
+
+class CheckpointError(AgentRLError):
+    """A checkpoint is missing, not whole or damaged, could not be written, or is not one of this trainer."""
 
 
 class AuditError(AgentRLError):

@@ -1,29 +1,41 @@
-"""Finds code by name: an entry point of a group, or `module:attribute`. How the platform reaches what plugs into it."""
+"""What plugs into the platform, by name: an entry point of a group, or code of the user's own as in `loading`."""
 
 from __future__ import annotations
 
-from importlib.metadata import EntryPoint, entry_points
+from collections.abc import Iterable
+from importlib.metadata import entry_points
 from typing import Any
 
+from agentrl import loading
 from agentrl.errors import ConfigError
 
 
+def later(group: str, name: str) -> str:
+    """`name` for what another process loads: known here, and the same from any working directory. Loads nothing.
+
+    Raises ValueError, as validators do, naming the known names when there is none.
+    """
+    known = {point.name for point in entry_points(group=group)}
+    if name in known or ":" in name:
+        return loading.absolute(name)
+    raise ValueError(_unknown(group, name, known))
+
+
 def load(group: str, name: str) -> Any:
-    """The object registered as `name` under entry-point group `group`, or at `module:attribute`.
+    """The class or function registered as `name` under entry-point group `group`, or at `module:attribute`.
 
     Raises ConfigError naming the known names when there is none, and when what is there cannot be loaded or called.
     """
     known = {point.name: point for point in entry_points(group=group)}
-    if ":" not in name and name not in known:
-        names = ", ".join(sorted(known)) or "none"
-        raise ConfigError(f"no {group} is called {name!r}; known: {names}; your own is named as 'module:attribute'")
-    point = known.get(name) or EntryPoint(name, name, group)
-    if point.pattern.match(point.value) is None:
-        raise ConfigError(f"{name!r} of {group} is not of the form 'module:attribute'")
-    try:
-        found = point.load()
-    except (Exception, SystemExit) as error:  # the module is somebody's own code
-        raise ConfigError(f"{name!r} cannot be loaded for {group}: {type(error).__name__}: {error}") from error
-    if not callable(found):
-        raise ConfigError(f"{name!r} of {group} is a {type(found).__name__}; name a function or a class")
-    return found
+    if name in known:
+        return loading.load(known[name].value, group)
+    if ":" not in name:
+        raise ConfigError(_unknown(group, name, known))
+    return loading.load(name, group)
+
+
+def _unknown(group: str, name: str, known: Iterable[str]) -> str:
+    return (
+        f"no {group} is called {name!r}; known: {', '.join(sorted(known)) or 'none'}; "
+        "your own is named as 'module:name' or 'path/to/file.py:name'"
+    )

@@ -7,6 +7,7 @@ import random
 from tenacity import RetryCallState
 
 MAX_BACKOFF_S = 10.0
+MAX_DOUBLINGS = 16
 MAX_RETRY_AFTER_S = 60.0
 
 
@@ -14,7 +15,9 @@ def backoff(state: RetryCallState) -> float:
     """Seconds: a random share of a doubling interval, after what the service asked for (`error.retry_after`)."""
     error = state.outcome.exception() if state.outcome else None
     asked = getattr(error, "retry_after", None) or 0.0
-    return min(asked, MAX_RETRY_AFTER_S) + random.uniform(0, min(MAX_BACKOFF_S, 0.2 * 2**state.attempt_number))
+    return min(asked, MAX_RETRY_AFTER_S) + random.uniform(
+        0, min(MAX_BACKOFF_S, 0.2 * 2 ** min(state.attempt_number, MAX_DOUBLINGS))
+    )
 
 
 def retry_after(header: str | None) -> float | None:

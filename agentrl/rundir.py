@@ -15,6 +15,8 @@ class RunDirectory:
         self.summary = root / "summary.json"
         self.store = root / "trajectories.db"
         self.checkpoints = root / "checkpoints"  # v<version>, in Hugging Face form
+        self.batches = root / "batches"  # v<version>: what is trained from it, until a later checkpoint is whole
+        self.lock = root / "lock"  # held while the run goes on
         self.tensorboard = root / "tensorboard"
         self.traces = root / "traces"
         self.logs = root / "logs"

@@ -15,6 +15,7 @@ MIN_TRAIN_TEMPERATURE = 0.01
 
 Mode = Literal["train", "eval"]
 SwapMode = Literal["keep", "recompute", "drain"]
+WeightTransfer = Literal["shared_memory", "object_store", "nccl", "ipc"]
 FinishReason = Literal["stop", "length", "abort"]
 BreakerState = Literal["closed", "open", "half_open"]
 
@@ -26,17 +27,21 @@ class StopReason(StrEnum):
     TRUNCATED = "truncated"  # the environment truncated it (gymnasium's sense)
     MAX_TURNS = "max_turns"
     MAX_TOKENS = "max_tokens"
+    MAX_TOOL_CALLS = "max_tool_calls"
     CONTEXT = "context_overflow"  # the next prompt does not fit the engine's context
     DEADLINE = "deadline"
     ENV_ERROR = "env_error"
     ENV_TIMEOUT = "env_timeout"
+    ENV_CRASH = "env_crash"  # its process ended: os._exit, a segmentation fault, a kill
+    ENV_MEMORY = "env_memory"  # it took more memory than it may
+    ENV_PROCESSES = "env_processes"  # it started more processes than it may
     POLICY_ERROR = "policy_error"  # the gateway or every engine failed: infrastructure, never a wrong answer
     CANCELLED = "cancelled"
 
     @property
     def by_policy(self) -> bool:
         """Whether the policy's own doing ended it. Only then can there be a reward; all other ends are failures."""
-        return self in ("done", "truncated", "max_turns", "max_tokens", "context_overflow")
+        return self in ("done", "truncated", "max_turns", "max_tokens", "max_tool_calls", "context_overflow")
 
 
 class Task(Struct, frozen=True, kw_only=True):
@@ -47,6 +52,8 @@ class Task(Struct, frozen=True, kw_only=True):
     seed: int = 0
     options: dict[str, Any] = {}
     split: str = "train"
+    limits: Limits | None = None  # of its episodes; the run's and the environment's hold as well, the tighter of each
+    source: str = ""  # of a mix, by its name in `environment.mix`, whose options its environment is made with
 
 
 class Constraint(Struct, frozen=True, kw_only=True):
@@ -135,6 +142,7 @@ class Call(Struct, kw_only=True):
     conversation: str = ""  # key of its messages with its answer, by which later requests find it; "" for none
     started_at: float = 0.0  # unix seconds
     ended_at: float = 0.0
+    moments: list[int] = []  # microseconds after started_at, in threes: got an engine, its first token, lost it
 
 
 class Row(Struct, kw_only=True):
@@ -177,6 +185,14 @@ class Limits(Struct, frozen=True, kw_only=True):
     max_calls: int | None = None
     max_tokens: int | None = None  # sampled tokens over all calls
     deadline_s: float | None = None  # seconds from creation
+    max_tool_calls: int | None = None  # over all calls; a message that goes past it is the last one
+
+    def tighter(self, other: Limits | None) -> Limits:
+        """Of each limit the smaller one."""
+        if other is None:
+            return self
+        pairs = ((name, getattr(self, name), getattr(other, name)) for name in _STOP_REASON_OF_LIMIT)
+        return Limits(**{name: b if a is None else a if b is None else min(a, b) for name, a, b in pairs})
 
     @staticmethod
     def stop_reason(limit: str) -> StopReason:
@@ -184,7 +200,7 @@ class Limits(Struct, frozen=True, kw_only=True):
         return _STOP_REASON_OF_LIMIT[limit]
 
     def __post_init__(self) -> None:
-        for name in ("max_calls", "max_tokens", "deadline_s"):
+        for name in _STOP_REASON_OF_LIMIT:
             value = getattr(self, name)
             if value is not None and not value > 0:  # NaN too
                 raise ValueError(f"limits.{name} is {value}; leave it out for no limit, or give a positive number")
@@ -194,6 +210,7 @@ _STOP_REASON_OF_LIMIT = {
     "max_calls": StopReason.MAX_TURNS,
     "max_tokens": StopReason.MAX_TOKENS,
     "deadline_s": StopReason.DEADLINE,
+    "max_tool_calls": StopReason.MAX_TOOL_CALLS,
 }
 
 
@@ -231,6 +248,9 @@ class Episode(Struct, kw_only=True):
     turns: int = 0
     error: str | None = None
     messages: list[dict[str, Any]] = []  # the whole conversation in OpenAI form, for reward services and people
+    role: str = ""  # whose session this is, where several roles share the episode
+    trained: bool = True  # False: a role that is only sampled
+    others: list[Episode] = []  # of the episode's other roles, until they take their places in a group
 
 
 class Group(Struct, kw_only=True):
@@ -240,6 +260,18 @@ class Group(Struct, kw_only=True):
     task: Task
     episodes: list[Episode] = field(default_factory=list)
     admitted_at_version: int = 0
+    retried: list[Episode] = []  # attempts that a failure ended and that were played again; without their messages
+    cut: list[int] = []  # indices of attempts that were not waited for; their sessions are in the store as cancelled
+    concurrency: dict[str, float] = {}  # where it was played, at its end: episodes under way, their limit, the load
+    scored_together: bool = False  # `score_group` put its rewards in place of what the episodes' steps earned
+    admitted_at: float | None = None  # unix seconds; the control loop fills in these three
+    played_at: float | None = None
+    scored_at: float | None = None
+
+    @property
+    def attempts(self) -> list[Episode]:
+        """One episode an attempt: those of the first role, where there are several."""
+        return [episode for episode in self.episodes if episode.role == self.episodes[0].role]
 
 
 class TrainRow(Struct, kw_only=True):
@@ -254,6 +286,8 @@ class TrainRow(Struct, kw_only=True):
     logprobs: list[float]  # [T] behaviour policy; 0.0 where loss_mask is 0, never read there
     advantages: list[float]  # [T]; 0.0 where loss_mask is 0
     on_policy: list[int] = []  # [T], 1 where the version being trained from sampled a trained token; [] is nowhere
+    rewards: list[float] = []  # [T], earned at the token, which is the last of a call or of the row; [] is 0
+    calls: list[int] = []  # [T], number in the row of the call that sampled the token, 0 where masked; [] is one call
     temperature: float = 1.0
 
 
@@ -268,13 +302,25 @@ class Batch(Struct, kw_only=True):
         return sum(sum(row.loss_mask) for row in self.rows)
 
 
+ADAPTER_CONFIG = "adapter_config"
+"""Under this name an adapter's safetensors file has peft's `adapter_config.json` in its metadata."""
+
+
 class WeightGroup(Struct, frozen=True, kw_only=True):
-    """A few tensors of one version in a shared-memory file. Made by the trainer, taken by every engine."""
+    """A few tensors of one version in a shared-memory file. Made by the trainer, taken by every engine.
+
+    `kind`: tensors of the model, or those of a low-rank adapter beside it. A version that leaves out what is frozen
+    says so: its first group names the tensors that engines have `kept` from an earlier version of the same `source`.
+    """
 
     version: int
     index: int
     count: int  # groups in this version
     path: str  # a safetensors file in shared memory; the publisher deletes it after the last engine read it
-    digest: str  # blake2b of the file's bytes, hex
+    digest: str  # `digest_of_weights` of the file
     names: tuple[str, ...]  # checkpoint names, as the Hugging Face export spells them
     num_bytes: int
+    kind: Literal["tensors", "adapter"] = "tensors"
+    source: str = ""  # random, of the trainer process that wrote it
+    kept: tuple[str, ...] = ()
+    seconds: dict[str, float] = {}  # that the trainer took: gather, write

@@ -15,7 +15,9 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from agentrl.config import RunConfig
+from agentrl.kinds import SUPERVISED, SupervisedConfig
 from agentrl_trainers.config import TrainerConfig
+from agentrl_trainers.supervised.config import REINFORCEMENT, DpoTrainerConfig
 
 PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
 
@@ -37,7 +39,31 @@ def page() -> str:
         model = TrainerConfig if name == "trainer" else _model(field.annotation)
         if model is not None:
             sections += _with_children(name, model)
-    return "\n".join(sections)
+    return "\n".join([*sections, *_supervised()])
+
+
+def _supervised() -> Iterator[str]:
+    """The other kinds: their own tables, and in words what they share."""
+    unread = ", ".join(f"`{key}`" for key in REINFORCEMENT)
+    kinds = ", ".join(f'`"{kind}"`' for kind in SUPERVISED)
+    yield (
+        f"# Kinds that learn from data\n\n`kind` may also be {kinds} ([supervised.md](supervised.md)). Such a run has "
+        "the keys `name`, `runs_dir`, `model` and `seed` and the tables `[trainer]`, `[tensorboard]` and, for "
+        "the trainer's ranks, `[cluster]` as above, "
+        f"without what of `[trainer]` is about rewards and sampled tokens: {unread} (`aggregation` is read by "
+        '`"sft"`). Its other tables are these.\n'
+    )
+    for kind, model in SUPERVISED.items():
+        data = _model(model.model_fields["data"].annotation)
+        assert data is not None
+        yield _section(f'`[data]` of `kind = "{kind}"`', data)
+    for table in ("loop", "checkpoint"):
+        shared = _model(SupervisedConfig.model_fields[table].annotation)
+        assert shared is not None
+        yield _section(f"`[{table}]` of all three", shared)
+    dpo = _model(DpoTrainerConfig.model_fields["dpo"].annotation)
+    assert dpo is not None
+    yield _section('`[trainer.dpo]` of `kind = "dpo"`', dpo)
 
 
 def _with_children(name: str, model: type[BaseModel]) -> Iterator[str]:

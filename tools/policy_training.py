@@ -1,18 +1,16 @@
-"""Supervised training of the embedded policy: texts to padded batches, and one stage of optimisation."""
+"""Supervised training of an embedded policy: texts to padded batches, and one stage of optimisation."""
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
+from policy_skills import Mix, Skill
 from policy_tokenizer import CONTEXT, TURN_END, TURN_START
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
-
-from agentrl_envs.calculator.transcripts import Mix, transcript
-
-COPY_ALPHABET = "0123456789" * 4 + "+-*"
 
 Example = tuple[list[int], list[int]]  # token_ids [T], loss_mask [T]
 ExampleSource = Callable[[random.Random], Example]
@@ -47,23 +45,24 @@ def new_model(tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:
     return Qwen3ForCausalLM(config)
 
 
-def copies(tokenizer: PreTrainedTokenizerFast) -> ExampleSource:
-    """Random strings to be repeated. The task is mostly copying, which episodes alone teach slowly."""
+def copies(tokenizer: PreTrainedTokenizerFast, alphabet: Sequence[str]) -> ExampleSource:
+    """Random strings to be repeated. The tasks are mostly copying, which episodes alone teach slowly."""
 
     def source(rng: random.Random) -> Example:
-        text = "".join(rng.choices(COPY_ALPHABET, k=rng.randint(2, 12)))
+        text = "".join(rng.choices(alphabet, k=rng.randint(2, 12)))
         prompt = f"{TURN_START}user\n{text}{TURN_END}\n{TURN_START}assistant\n"
         return _joined(tokenizer, [(prompt, 0), (text + TURN_END, 1)])
 
     return source
 
 
-def transcripts(tokenizer: PreTrainedTokenizerFast, mix: Mix, system: str) -> ExampleSource:
-    """Episodes of `mix`, only the assistant's tokens trained. `system` is the rendered turn that declares the tools."""
+def transcripts(tokenizer: PreTrainedTokenizerFast, skill: Skill, mix: Mix) -> ExampleSource:
+    """Episodes of `mix`, only the assistant's tokens trained."""
+    system = _tools_turn(tokenizer, skill)
 
     def source(rng: random.Random) -> Example:
         segments: list[tuple[str, int]] = [(system, 0)]
-        for message in transcript(rng, mix).messages:
+        for message in skill.write(rng, mix).messages:
             trained = int(message.role == "assistant")
             segments += [
                 (f"{TURN_START}{message.role}\n", 0),
@@ -71,6 +70,16 @@ def transcripts(tokenizer: PreTrainedTokenizerFast, mix: Mix, system: str) -> Ex
                 ("\n" if trained else f"{TURN_END}\n", 0),
             ]
         return _joined(tokenizer, segments)
+
+    return source
+
+
+def in_turn(sources: Sequence[ExampleSource]) -> ExampleSource:
+    """One of `sources` after the other, so that every batch holds all of them alike."""
+    turns = itertools.cycle(sources)
+
+    def source(rng: random.Random) -> Example:
+        return next(turns)(rng)
 
     return source
 
@@ -97,6 +106,14 @@ def train(
         optimizer.step()
         on_step(step, float(loss.detach()))
     model.eval()
+
+
+def _tools_turn(tokenizer: PreTrainedTokenizerFast, skill: Skill) -> str:
+    """The rendered turn that declares the skill's tools: all that comes before the user's."""
+    rendered: str = tokenizer.apply_chat_template(
+        [{"role": "user", "content": ""}], tools=skill.make().tools or None, tokenize=False
+    )
+    return rendered[: rendered.index(f"{TURN_START}user")]
 
 
 def _joined(tokenizer: PreTrainedTokenizerFast, segments: Sequence[tuple[str, int]]) -> Example:

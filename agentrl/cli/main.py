@@ -17,7 +17,12 @@ from rich.console import Console
 
 from agentrl.cli.audit import audit
 from agentrl.cli.env import env_app
+from agentrl.cli.eval import evaluate
+from agentrl.cli.export import export
+from agentrl.cli.rescore import rescore
+from agentrl.cli.reward import reward_app
 from agentrl.cli.serve import serve
+from agentrl.cli.trace import trace
 from agentrl.cli.train import train
 from agentrl.errors import AgentRLError, ConfigError
 
@@ -46,9 +51,14 @@ def root(
 
 
 app.command()(train)
+app.command("eval")(evaluate)
 app.command()(serve)
 app.command()(audit)
+app.command()(trace)
+app.command()(rescore)
+app.command()(export)
 app.add_typer(env_app, name="env")
+app.add_typer(reward_app, name="reward")
 
 
 def main() -> None:

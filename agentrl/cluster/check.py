@@ -7,13 +7,19 @@ from pathlib import Path
 
 from agentrl import plugins
 from agentrl.assets import resolve_model
+from agentrl.cluster.joined import check_cluster
+from agentrl.cluster.model_paths import for_ranks
+from agentrl.cluster.transfer import check_transfer
 from agentrl.config import RunConfig
-from agentrl.engine.launch import listening_socket
 from agentrl.env import registry
+from agentrl.env.command import Command
 from agentrl.env.tool_env import ToolEnv
 from agentrl.errors import ConfigError
 from agentrl.reward.scorer import Scorer
 from agentrl.rollout.worker import probe
+from agentrl.train.advantage import judges_groups, needs_siblings
+from agentrl.train.environment import Source
+from agentrl.train.tasks import held_out_tasks, stream_of
 from agentrl.types import Task
 
 
@@ -24,15 +30,19 @@ def check(config: RunConfig, *, services: bool = True) -> tuple[Path, list[Task]
     is not there.
     """
     _no_foreign_engines(config)
-    for port in config.engine.ports:
-        listening_socket(port).close()
+    check_transfer(config)
+    check_cluster(config)
     model = resolve_model(config.model)
-    plugins.load("agentrl.advantages", config.algorithm.advantage)
+    for_ranks(config.trainer)
+    _advantages_have_something_to_go_by(config)
+    for service in config.reward.services:
+        if service.start is not None:
+            plugins.load("agentrl.rewards", service.start)
     plugins.load("agentrl.trainer_configs", config.trainer_kind)
     eval_tasks = _held_out_tasks(config)
     _somebody_scores(config)
-    first = _first_training_task(config)
-    asyncio.run(probe(first, config.environment.options, timeout_s=config.rollout.env_timeout_s))
+    for source in config.environment.sources:
+        asyncio.run(probe(_first_training_task(source, config.seed), source.options, config.rollout))
     if services:
         asyncio.run(_ask_services(config))
     return model, eval_tasks
@@ -47,19 +57,60 @@ def _no_foreign_engines(config: RunConfig) -> None:
             )
 
 
-def _somebody_scores(config: RunConfig) -> None:
-    made = registry.env_class(config.environment.id)
-    unscored = isinstance(made, type) and issubclass(made, ToolEnv) and made.score is ToolEnv.score
-    if unscored and config.reward.env_weight and not config.reward.services:
+def _advantages_have_something_to_go_by(config: RunConfig) -> None:
+    algorithm = config.algorithm
+    estimate = plugins.load("agentrl.advantages", algorithm.advantage)
+    if config.rollout.group_size == 1 and needs_siblings(estimate):
         raise ConfigError(
-            f"nothing scores {config.environment.id}: its class has no `score` method and reward.services is empty; "
-            "write `score`, or name a service and set reward.env_weight = 0"
+            f"rollout.group_size = 1, and algorithm.advantage = {algorithm.advantage!r} compares a group's "
+            "episodes, so every advantage would be 0; set group_size to 2 or more, or algorithm.advantage to "
+            '"reinforce_plus_plus"'
         )
+    if algorithm.zero_variance != "keep" and not judges_groups(estimate):
+        raise ConfigError(
+            f"algorithm.zero_variance = {algorithm.zero_variance!r} would leave out nothing: to algorithm.advantage = "
+            f'{algorithm.advantage!r} no group is without signal by itself; set zero_variance = "keep"'
+        )
+
+
+def _somebody_scores(config: RunConfig) -> None:
+    """Where the environment gives no reward, one that counts it would be missing in every episode."""
+    if config.reward.env_weight == 0:
+        return
+    for source in config.environment.sources:
+        _source_scores(config, source)
+
+
+def _source_scores(config: RunConfig, source: Source) -> None:
+    made = registry.env_class(source.id)
+    if made is Command and not source.options.get("grade"):
+        raise ConfigError(
+            "nothing grades the command: environment.options.grade is not set; set it to a function or a command, "
+            f"or {_others_score(config)}"
+        )
+    if isinstance(made, type) and issubclass(made, ToolEnv) and not _gives_rewards(made):
+        raise ConfigError(
+            f"nothing scores {source.id}: its class has no `score` method; write `score`, or {_others_score(config)}"
+        )
+
+
+def _gives_rewards(made: type[ToolEnv]) -> bool:
+    own = made.score is not ToolEnv.score or made.step is not ToolEnv.step
+    return own or getattr(made, "score_group", None) is not None
+
+
+def _others_score(config: RunConfig) -> str:
+    parts = [part.name for part in config.reward.parts]
+    return (
+        f"set reward.env_weight = 0, as {', '.join(parts)} scores"
+        if parts
+        else ("name a service or a function under [reward] and set reward.env_weight = 0")
+    )
 
 
 def _held_out_tasks(config: RunConfig) -> list[Task]:
     environment, count = config.environment, config.evaluation.tasks
-    tasks = list(registry.tasks(environment.id, split=environment.eval_split, seed=config.seed, count=count))
+    tasks = held_out_tasks(environment, config.seed, count)
     if len(tasks) < count:
         raise ConfigError(
             f"evaluation.tasks = {count}, but split {environment.eval_split!r} of {environment.id} has {len(tasks)}; "
@@ -68,16 +119,16 @@ def _held_out_tasks(config: RunConfig) -> list[Task]:
     return tasks
 
 
-def _first_training_task(config: RunConfig) -> Task:
-    environment = config.environment
-    task = next(registry.task_stream(environment.id, split=environment.train_split, seed=config.seed), None)
+def _first_training_task(source: Source, seed: int) -> Task:
+    task = next(stream_of(source, seed), None)
     if task is None:
-        raise ConfigError(f"split {environment.train_split!r} of {environment.id} has no tasks; give it at least one")
+        raise ConfigError(f"split {source.train_split!r} of {source.id} has no tasks; give it at least one")
     return task
 
 
 async def _ask_services(config: RunConfig) -> None:
-    scorer = Scorer(config.reward)
+    running = tuple(service for service in config.reward.services if service.start is None)
+    scorer = Scorer(config.reward.model_copy(update={"services": running}))
     try:
         await scorer.check()
     finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from agentrl.cluster.processes import descendants, end, new_tag, processes_of, tag_this_process
 from agentrl.cluster.reaper import reaper
@@ -14,13 +14,14 @@ logger = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
-def no_process_left(stop: Callable[[], None]) -> Iterator[Callable[[], list[str]]]:
+def no_process_left(stop: Callable[[], None], held: Sequence[int] = ()) -> Iterator[Callable[[], list[str]]]:
     """Ends every process that the block started, however the block ended; `stop` asks them first.
 
+    `held`: descriptors of locks that are not free before they have ended, though this process be killed.
     Yields a function that ends them at once, for whoever cannot wait.
     """
     tag = new_tag()
-    with reaper(tag):
+    with reaper(tag, held):
         earlier = descendants()
         tag_this_process(tag)
         try:

@@ -4,45 +4,49 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import secrets
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from agentrl.cluster.actors import EngineActor, GatewayActor, RolloutActor, TrainerActor
 from agentrl.cluster.fleet import EngineFleet
-from agentrl.cluster.handles import RayRollouts, RayTrainer, cause, remote
-from agentrl.cluster.pulse import Pulse
-from agentrl.cluster.ray_session import actor_class
+from agentrl.cluster.gateway_engines import GatewayEngines
+from agentrl.cluster.handles import remote
+from agentrl.cluster.parts.engines import Engines, one_a_machine
+from agentrl.cluster.parts.evaluation import EvaluationEngines
+from agentrl.cluster.parts.gateway import GatewayProcess
+from agentrl.cluster.parts.rollouts import RolloutWorkers
+from agentrl.cluster.parts.setting import Setting
+from agentrl.cluster.parts.trainer import TrainerRanks
+from agentrl.cluster.placement import gpus_of_engine
+from agentrl.cluster.ranks import ranks_of
+from agentrl.cluster.rollouts import RayRollouts
+from agentrl.cluster.site import Site
+from agentrl.cluster.supervisor import Part, Supervisor
+from agentrl.cluster.transfer import publisher, stepper
 from agentrl.config import RunConfig
-from agentrl.engine.control import EngineControl
-from agentrl.errors import RunError, first_error
+from agentrl.engine.launch import cpu_only
+from agentrl.errors import first_error
+from agentrl.observe.faults import FaultRecord
 from agentrl.rundir import RunDirectory
 from agentrl.store.base import TrajectoryStore
-from agentrl.types import SwapRecord
-
-logger = logging.getLogger(__name__)
+from agentrl.train.batch_log import DiskBatchLog
+from agentrl.train.checkpoints import Checkpoints
+from agentrl.train.ports import Stepper, Trainer
+from agentrl.train.publish import EnginePublisher, TrainerWeights
 
 STOP_TIMEOUT_S = 20.0
-WATCH_EVERY_S = 2.0
-PROBE_TIMEOUT_S = 15.0
-ACTOR_START_S = 120.0  # for a Ray actor to come up, its imports included
-PROBED = 4  # calls at a time of an actor that is probed while it starts or stops
-MANY_CALLS = 10_000  # Ray's cap on concurrent calls of an async actor; our own caps are lower
 
 
 class RunCluster:
     """Use as an async context manager, with Ray started. Entering raises an AgentRLError; no actor is left then.
 
-    `say` hears one line per thing that happens.
+    `say` hears one line per thing that happens, `faulted` of every part that died, once that is over.
     """
 
-    trainer: RayTrainer
-    rollouts: RayRollouts
     fleet: EngineFleet
-    gateway_url: str
+    stepper: Stepper
+    publisher: EnginePublisher
 
     def __init__(
         self,
@@ -54,27 +58,40 @@ class RunCluster:
         store: TrajectoryStore,
         store_url: str,
         say: Callable[[str], None],
+        faulted: Callable[[FaultRecord], None],
+        resumed: bool = False,
     ) -> None:
-        self._config = config
-        self._model = model
-        self._directory = directory
-        self._weights = weights
-        self._store = store
-        self._store_url = store_url
+        """resumed: the trainer is given other weights than the engines start with, before anything is published."""
+        self._root, self._resumed = directory.root, resumed
         self._say = say
-        self._admin_key = secrets.token_urlsafe(32)
-        self._engines: list[Any] = []
-        self._others: list[tuple[str, Any]] = []  # gateway and rollout workers, by the name of their log
-        self._ranks: list[Any] = []
+        self._setting = setting = Setting(
+            config=config,
+            model=model,
+            logs=directory.logs.resolve(),
+            weights=weights,
+            store=store,
+            store_url=store_url,
+            checkpoints=Checkpoints(directory.checkpoints),
+            batches=DiskBatchLog(directory.batches),
+            admin_key=secrets.token_urlsafe(32),
+            site=Site(config.cluster),
+            say=say,
+            faulted=faulted,
+        )
+        self._engines = Engines(setting, first=0, count=config.engine.replicas)
+        self._gateway = GatewayProcess(setting)
+        self._workers = RolloutWorkers(setting, key=setting.admin_key, count=config.rollout.workers)
+        self.evaluation = EvaluationEngines(setting) if config.evaluation.replicas else None
+        self._ranks = TrainerRanks(setting)
 
     async def __aenter__(self) -> RunCluster:
         try:
+            await self._take_places()
             self._say("Ray is up; starting vLLM, the trainer and the gateway side by side")
             async with asyncio.TaskGroup() as starting:
-                urls = starting.create_task(self._start_engines())
-                starting.create_task(self._start_trainer())
-                starting.create_task(self._start_gateway())
-            await self._connect(urls.result())
+                for part in self._parts():
+                    starting.create_task(part.start())
+            await self._connect()
         except BaseExceptionGroup as errors:
             self._kill()
             raise first_error(errors) from errors
@@ -86,147 +103,112 @@ class RunCluster:
     async def __aexit__(self, *_: object) -> None:
         await self._stop()
 
+    @property
+    def gateway_url(self) -> str:
+        return self._gateway.url
+
+    @property
+    def gateway_key(self) -> str:
+        """Opens sessions at the gateway."""
+        return self._setting.admin_key
+
+    @property
+    def trainer(self) -> Trainer:
+        return self._ranks.port
+
+    @property
+    def rollouts(self) -> RayRollouts:
+        return self._workers.port
+
     async def watch(self) -> None:
-        """Returns never; raises RunError soon after an engine, the gateway or a rollout worker died."""
-        watched = [(Pulse(name), actor) for name, actor in self._watched()]
-        while True:
-            await asyncio.sleep(WATCH_EVERY_S)
-            for pulse, actor in watched:
-                self._raise_for(pulse, *await self._probe(actor))
+        """Returns never: starts again what died or hangs. Raises RunError when a part was given up."""
+        await self._supervisor.run()
+
+    async def watch_trainer(self) -> None:
+        """Returns never; raises TrainerError when its ranks died too often."""
+        await self._ranks.watch()
 
     async def raise_for_the_dead(self) -> None:
-        """Raises RunError for a process that is gone: what failed because of it is not the thing to tell."""
-        for name, actor in self._watched():
-            running, _ = await self._probe(actor)
-            self._raise_for(Pulse(name), running, answered=True)
+        """Raises RunError for a part that is gone: what failed because of it is not the thing to tell."""
+        await self._supervisor.raise_for_the_dead()
 
-    def _watched(self) -> list[tuple[str, Any]]:
-        return [*((f"engine-{index}", engine) for index, engine in enumerate(self._engines)), *self._others]
+    def _parts(self) -> list[Any]:
+        """Those that are started side by side."""
+        evaluation = [] if self.evaluation is None else [self.evaluation]
+        return [self._engines, *evaluation, self._ranks, self._gateway]
 
-    def _raise_for(self, pulse: Pulse, running: bool, answered: bool) -> None:
-        if wrong := pulse.saw(running=running, answered=answered):
-            log = self._directory.logs / f"{pulse.name}.log"
-            raise RunError(f"{wrong}; see why in {log}, then start the run again")
-
-    async def _probe(self, actor: Any) -> tuple[bool, bool]:
-        """Whether it runs, and whether it answered."""
-        try:
-            async with asyncio.timeout(PROBE_TIMEOUT_S):
-                running, answered = await remote(actor.probe.remote())
-        except TimeoutError:
-            return True, False
-        except Exception as error:  # Ray says in many ways that an actor is gone
-            logger.error("a probe failed: %s", cause(error))
-            return False, False
-        return running, answered
-
-    async def _start_engines(self) -> list[str]:
-        replica = actor_class(EngineActor)
-        self._engines = [
-            replica.remote(
-                str(self._model), self._config.engine, logs=self._directory.logs, weights=self._weights, index=index
-            )
-            for index in range(self._config.engine.replicas)
-        ]
-        started = time.time()
-        async with _limit("vLLM", self._config.engine.timeouts.startup_s + ACTOR_START_S):
-            urls: list[str] = await asyncio.gather(*(remote(engine.start.remote()) for engine in self._engines))
-        for index in range(len(urls)):
-            self._store.record_swap(
-                SwapRecord(
-                    engine_id=f"engine-{index}", version=0, mode="boot", started_at=started, finished_at=time.time()
-                )
-            )
-        self._say(f"{len(urls)} vLLM engine(s) ready after {time.time() - started:.0f} s")
-        return urls
-
-    async def _start_trainer(self) -> None:
-        config = self._config
-        size = int(getattr(config.trainer, "ranks", 1))
-        rank = actor_class(TrainerActor)
-        self._ranks = [
-            rank.remote(
-                config.trainer_kind,
-                config.trainer,
-                rank=index,
-                world_size=size,
-                model=str(self._model),
-                total_steps=config.loop.steps,
-                logs=self._directory.logs,
-            )
-            for index in range(size)
-        ]
-        started = time.time()
-        self.trainer = RayTrainer(self._ranks, shared_memory=self._weights, timeout_s=config.loop.step_timeout_s)
-        await self.trainer.setup()
-        self._say(f"trainer ready: {size} rank(s) after {time.time() - started:.0f} s")
-
-    async def _start_gateway(self) -> None:
-        settings = self._config.gateway
-        if "engine_concurrency" not in settings.model_fields_set:
-            settings = settings.model_copy(update={"engine_concurrency": self._config.engine.max_num_seqs})
-        gateway = actor_class(GatewayActor, max_concurrency=PROBED).remote(
-            settings,
-            tokenizer=str(self._model),
-            admin_key=self._admin_key,
-            store_url=self._store_url,
-            timeouts=self._config.engine.timeouts,
-            logs=self._directory.logs,
+    async def _take_places(self) -> None:
+        """Nothing is started before every place is reserved, and its node has what it needs."""
+        config, site = self._setting.config, self._setting.site
+        engine = config.engine
+        await site.open(
+            engines=engine.replicas + config.evaluation.replicas,
+            gpus_each=gpus_of_engine(engine.extra_args),
+            ranks=ranks_of(config.trainer),
+            cpus_only=cpu_only(),
         )
-        self._others.append(("gateway", gateway))
-        async with _limit("the gateway", ACTOR_START_S):
-            self.gateway_url = await remote(gateway.start.remote())
+        await site.check(model=self._setting.model, run=self._root.resolve())
 
-    async def _connect(self, urls: list[str]) -> None:
-        """Puts the engines behind the gateway, and the rollout workers before it."""
-        self.fleet = EngineFleet(
-            [
-                EngineControl(url, engine_id=f"engine-{index}", timeouts=self._config.engine.timeouts)
-                for index, url in enumerate(urls)
-            ],
-            mode=self._config.engine.swap_mode,
-            gateway_url=self.gateway_url,
-            admin_key=self._admin_key,
-            record=self._store.record_swap,
-        )
+    async def _connect(self) -> None:
+        """Puts the engines behind the gateway and the trainer, and the rollout workers before it."""
+        setting = self._setting
+        await self._ranks.connect(self._engines.urls, self._shelves)
+        self._routing = GatewayEngines(self.gateway_url, setting.admin_key, patience_s=setting.patience_s)
+        self.fleet = self._engines.fleet(self._routing)
         await self.fleet.register()
-        worker = actor_class(RolloutActor, max_concurrency=MANY_CALLS)
-        workers = [
-            worker.remote(
-                self._config.rollout,
-                gateway_url=self.gateway_url,
-                admin_key=self._admin_key,
-                env_kwargs=self._config.environment.options,
-                logs=self._directory.logs,
-            )
-            for _ in range(self._config.rollout.workers)
-        ]
-        self._others[:0] = [("rollout", worker) for worker in workers]
-        self.rollouts = RayRollouts(workers)
+        self._workers.start(self.gateway_url, self._gateway.end_group)
+        if self.evaluation is not None:
+            await self.evaluation.connect(self.gateway_url, self.trainer, self._gateway.end_group)
+        weights = TrainerWeights(published=not self._resumed)
+        self.stepper = stepper(setting.config, self.trainer, self.fleet, weights)
+        self.publisher = publisher(
+            setting.config,
+            self.trainer,
+            self.fleet,
+            weights,
+            connected=self._engines.urls,
+            connect=lambda urls: self._ranks.connect(urls, self._shelves),
+        )
+        self._supervise()
+
+    def _supervise(self) -> None:
+        """Who meets a fault says so, and who counts on a part hears when it is back."""
+        setting, evaluation = self._setting, self.evaluation
+        parts: list[Part] = [*self._engines.parts, *self._workers.parts, self._gateway]
+        fleets, ports = [self.fleet], [self.rollouts]
+        if evaluation is not None:
+            parts += evaluation.parts
+            fleets.append(evaluation.fleet)
+            ports.append(evaluation.rollouts)
+        self._supervisor = Supervisor(setting.config.supervision, parts, faulted=setting.faulted, say=setting.say)
+        for fleet in fleets:
+            fleet.report = self._supervisor.report
+        for port in ports:
+            port.report = self._supervisor.report
+        for part in self._engines.parts:
+            part.bring = self.publisher.bring
+        self._gateway.came_back = [fleet.register_again for fleet in fleets]
+
+    async def _shelves(self) -> list[Any]:
+        of_evaluation = [] if self.evaluation is None else self.evaluation.engines
+        return await one_a_machine([*self._engines.parts, *of_evaluation])
 
     async def _stop(self) -> None:
         """Asks everything to stop, in bounds, then ends what is left of it."""
-        stopping = [actor.stop.remote() for actor in [*(actor for _, actor in self._others), *self._engines]]
+        of_evaluation = [] if self.evaluation is None else self.evaluation.actors
+        actors = [*self._workers.actors, *of_evaluation, *self._gateway.actors, *self._engines.actors]
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(STOP_TIMEOUT_S):
-                await asyncio.gather(*(remote(call) for call in stopping), return_exceptions=True)
+                await asyncio.gather(*(remote(actor.stop.remote()) for actor in actors), return_exceptions=True)
+        if self.evaluation is not None:
+            await self.evaluation.close()
         await self.fleet.close()
+        await self._routing.close()
+        await self._gateway.close()
         self._kill()
+        await self._setting.site.close(self._setting.weights)
 
     def _kill(self) -> None:
         """Ends every actor at once. An engine's server dies with its actor."""
-        import ray
-
-        for actor in [*self._engines, *(actor for _, actor in self._others), *self._ranks]:
-            ray.kill(actor)
-
-
-@contextlib.asynccontextmanager
-async def _limit(what: str, seconds: float) -> AsyncIterator[None]:
-    try:
-        async with asyncio.timeout(seconds):
-            yield
-    except TimeoutError:
-        raise RunError(
-            f"{what} did not start within {seconds:g} s; the logs are in the run's logs/ directory"
-        ) from None
+        for part in (*self._parts(), self._workers):
+            part.kill()

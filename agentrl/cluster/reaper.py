@@ -11,7 +11,7 @@ import os
 import select
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import psutil
 
@@ -22,13 +22,17 @@ STOP_TIMEOUT_S = 10.0
 
 
 @contextlib.contextmanager
-def reaper(tag: str) -> Iterator[None]:
-    """Runs beside the block. The pipe on its standard input is the driver's life: it closes however the driver ends."""
+def reaper(tag: str, held: Sequence[int] = ()) -> Iterator[None]:
+    """Runs beside the block. The pipe on its standard input is the driver's life: it closes however the driver ends.
+
+    `held`: descriptors of locks that are not free while anything of the driver is left.
+    """
     process = subprocess.Popen(
         [sys.executable, "-m", __name__, str(os.getpid()), tag],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
+        pass_fds=held,
         start_new_session=True,  # a Ctrl-C in the terminal is not for it
     )
     try:

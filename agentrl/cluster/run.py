@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,29 +13,40 @@ from rich.console import Console
 
 from agentrl import plugins
 from agentrl.cluster.check import check
-from agentrl.cluster.cleanup import no_process_left
 from agentrl.cluster.cluster import RunCluster
+from agentrl.cluster.frame import run_framed
 from agentrl.cluster.logs import log_to
-from agentrl.cluster.prepare import prepare
-from agentrl.cluster.ray_session import start_ray, stop_ray
-from agentrl.cluster.shared_memory import shared_memory
-from agentrl.cluster.signals import Interrupts, interruptible
+from agentrl.cluster.prepare import prepared, sinks, take_up
+from agentrl.cluster.ray_session import start_ray
+from agentrl.cluster.resumed import find_run, resumed_config
+from agentrl.cluster.reward_services import RewardServices
+from agentrl.cluster.run_lock import run_lock
+from agentrl.cluster.signals import Interrupts
 from agentrl.config import RunConfig
-from agentrl.env import registry
-from agentrl.errors import AgentRLError, first_error
+from agentrl.errors import AgentRLError, Interrupted, first_error
+from agentrl.gateway.sealing import Sealed, seal_left_behind
 from agentrl.observe.display import LineDisplay, LiveDisplay, display_for
-from agentrl.observe.files import JsonLines, TensorBoard
-from agentrl.observe.recorder import Recorder, Sink
+from agentrl.observe.history import History, read_history
+from agentrl.observe.recorder import Recorder
+from agentrl.observe.records import Summary
 from agentrl.observe.summary import print_summary, write_summary
+from agentrl.observe.traces import open_traces
 from agentrl.rundir import RunDirectory
 from agentrl.store.base import TrajectoryStore
 from agentrl.store.sql import SqlStore
+from agentrl.train.batch_log import DiskBatchLog, NoBatchLog
 from agentrl.train.evaluate import Evaluator
+from agentrl.train.evaluations import Evaluations
 from agentrl.train.loop import TrainLoop
 from agentrl.train.producer import GroupProducer
-from agentrl.train.publish import WeightPublisher
+from agentrl.train.refill import Refill
+from agentrl.train.resume import catch_up
+from agentrl.train.saver import CheckpointSaver
 from agentrl.train.score import GroupScorer
-from agentrl.types import Task
+from agentrl.train.stopping import Stopping
+from agentrl.train.tasks import training_tasks
+from agentrl.train.tracing import StepTracer
+from agentrl.types import StopReason, Task
 
 logger = logging.getLogger(__name__)
 
@@ -46,38 +59,52 @@ def run_training(config: RunConfig, console: Console, *, overwrite: bool = False
     """
     model, eval_tasks = check(config)
     directory = RunDirectory(config.directory)
-    prepare(directory, config, overwrite=overwrite)
+    with prepared(directory, config, overwrite=overwrite) as lock:
+        _drive(config, console, model, eval_tasks, directory, lock, history=None)
+
+
+def resume_training(run: str, overrides: Sequence[str], console: Console) -> None:
+    """Goes on with a run whose driver ended before its time, however it did. `run`: its directory or its name.
+
+    Raises ConfigError when there is none, or it is done, or goes on; else like `run_training`.
+    """
+    directory = find_run(run)
+    with run_lock(directory.lock) as lock:
+        config = resumed_config(directory, overrides)
+        model, eval_tasks = check(config)
+        history = read_history(directory.metrics)
+        take_up(directory, config)
+        _drive(config, console, model, eval_tasks, directory, lock, history)
+
+
+def _drive(
+    config: RunConfig,
+    console: Console,
+    model: Path,
+    eval_tasks: list[Task],
+    directory: RunDirectory,
+    lock: int,
+    history: History | None,
+) -> None:
+    """`history`: of a run that goes on."""
     log_to(directory.driver_log)
     display = display_for(console, steps=config.loop.steps, name=config.name)
-    recorder = Recorder(_sinks(config, directory, display))
-    run = _Run(config, model, eval_tasks, directory, recorder, display)
-    ended, error = "failed", None
-    with no_process_left(stop_ray) as end_now, interruptible(end_now) as interrupts, shared_memory() as weights:
-        try:
-            start_ray()  # in this thread: Ray's processes die with the thread that started them
-            asyncio.run(run.train(weights, interrupts))
-            ended = "done"
-        except (KeyboardInterrupt, asyncio.CancelledError):
-            ended = "interrupted"
-            raise KeyboardInterrupt from None
-        except Exception as failure:
-            logger.exception("the run failed")
-            error = f"{type(failure).__name__}: {failure}"
-            raise
-        finally:
-            recorder.close()
-            summary = recorder.summary(ended=ended, error=error)
-            write_summary(directory.summary, summary)
-            if ended == "interrupted":
-                console.print(f"interrupted after step {summary.steps}; what was sampled is in {directory.store}")
+    recorder = Recorder(sinks(directory, display, tensorboard=config.tensorboard.enabled), history)
+    run = _Run(config, model, eval_tasks, directory, recorder, display, resumed=history is not None)
+
+    def ended(how: str, error: str | None) -> Summary:
+        recorder.close()
+        summary = recorder.summary(ended=how, error=error)
+        write_summary(directory.summary, summary)
+        if how != "done":
+            how = f"{how} after step {summary.steps}"
+            console.print(
+                f"{how}; go on with: agentrl train --resume {directory.root}", highlight=False, soft_wrap=True
+            )
+        return summary
+
+    summary = run_framed(run.train, lock=lock, ended=ended, start=lambda: start_ray(config.cluster, name=config.name))
     print_summary(console, summary, recorder.steps, directory.root)
-
-
-def _sinks(config: RunConfig, directory: RunDirectory, display: Sink) -> list[Sink]:
-    files: list[Sink] = [JsonLines(directory.metrics)]
-    if config.tensorboard.enabled:
-        files.append(TensorBoard(directory.tensorboard))
-    return [*files, display]
 
 
 @dataclass
@@ -90,11 +117,19 @@ class _Run:
     directory: RunDirectory
     recorder: Recorder
     display: LineDisplay | LiveDisplay
+    resumed: bool
 
     async def train(self, weights: Path, interrupts: Interrupts) -> None:
         store_url = self.config.store_url or self.directory.store_url
         store = SqlStore(store_url)
-        scorer = GroupScorer(self.config.reward, store)
+        rewards = RewardServices(
+            self.config.reward,
+            self.directory.logs,
+            supervision=self.config.supervision,
+            faulted=self.recorder.faulted,
+            say=self._say,
+        )
+        scorer = GroupScorer(rewards.config, store)
         cluster = RunCluster(
             self.config,
             model=self.model,
@@ -103,56 +138,106 @@ class _Run:
             store=store,
             store_url=store_url,
             say=self._say,
+            faulted=self.recorder.faulted,
+            resumed=self.resumed,
         )
+        stopping = Stopping()
+        traces = open_traces(self.directory.traces, self.config.traces, run=self.config.name, swaps=store.swaps)
+        self.recorder.traces = traces.counts
         try:
-            with interrupts.cancelling():
+            with interrupts.cancelling(stopping.ask, self.config.checkpoint.on_interrupt_s):
+                sealed = await self._end_broken_sessions(store)
                 async with cluster, asyncio.TaskGroup() as group:
-                    watcher = group.create_task(cluster.watch(), name="cluster watch")
-                    await self._follow(cluster, self._loop(cluster, store, scorer))
-                    watcher.cancel()
+                    rewards.start(cluster.gateway_url, cluster.gateway_key)
+                    watchers = [
+                        group.create_task(watch(), name="watch")
+                        for watch in (cluster.watch, cluster.watch_trainer, rewards.watch)
+                    ]
+                    loop = self._loop(cluster, store, scorer, stopping, StepTracer(traces))
+                    await self._follow(cluster, loop, store, sealed)
+                    for watcher in watchers:
+                        watcher.cancel()
         except BaseExceptionGroup as errors:
             raise first_error(errors) from errors
         finally:
-            await scorer.close()
+            await scorer.close()  # first: a service does not wait for answers that nobody wants
+            rewards.stop()
+            traces.close()
             store.close()
 
-    async def _follow(self, cluster: RunCluster, loop: TrainLoop) -> None:
+    async def _end_broken_sessions(self, store: TrajectoryStore) -> Sealed:
+        """Before a gateway of the same name starts."""
+        if not self.resumed:
+            return Sealed()
+        owner = self.config.gateway.name
+        return await seal_left_behind(store, owner, StopReason.CANCELLED.value, now=time.time())
+
+    async def _follow(self, cluster: RunCluster, loop: TrainLoop, store: TrajectoryStore, sealed: Sealed) -> None:
         try:
+            if self.resumed:
+                await catch_up(loop, store, sealed)
             await loop.run()
-        except AgentRLError:
+        except Interrupted:
+            raise
+        except AgentRLError as error:
+            logger.error("the loop ended: %s", error)
             await cluster.raise_for_the_dead()
             raise
 
-    def _loop(self, cluster: RunCluster, store: TrajectoryStore, scorer: GroupScorer) -> TrainLoop:
+    def _loop(
+        self,
+        cluster: RunCluster,
+        store: TrajectoryStore,
+        scorer: GroupScorer,
+        stopping: Stopping,
+        tracer: StepTracer,
+    ) -> TrainLoop:
         """The loop over the cluster's ports."""
-        config, environment = self.config, self.config.environment
+        config = self.config
+        estimate = plugins.load("agentrl.advantages", config.algorithm.advantage)
+        log = DiskBatchLog(self.directory.batches) if config.checkpoint.trainer_state else NoBatchLog()
+        saver = CheckpointSaver(self.directory.checkpoints, config.checkpoint, cluster.trainer, log)
         return TrainLoop(
             config=config.loop,
             staleness=config.staleness,
             algorithm=config.algorithm,
             evaluation=config.evaluation,
-            checkpoint=config.checkpoint,
-            directory=self.directory.checkpoints,
+            log=log,
+            saver=saver,
             producer=GroupProducer(
-                tasks=registry.task_stream(environment.id, split=environment.train_split, seed=config.seed),
+                tasks=training_tasks(config.environment, config.seed),
                 rollouts=cluster.rollouts,
                 scorer=scorer,
                 store=store,
                 loop=config.loop,
                 staleness=config.staleness,
                 group_size=config.rollout.group_size,
+                refill=Refill.of(config.algorithm, estimate),
+                success_reward=config.evaluation.success_reward,
+                given_up=tracer.given_up,
             ),
-            evaluator=Evaluator(
-                tasks=self.eval_tasks,
-                rollouts=cluster.rollouts,
-                scorer=scorer,
-                config=config.evaluation,
-                progress=self.display.progress,
+            evaluations=Evaluations(
+                Evaluator(
+                    tasks=self.eval_tasks,
+                    rollouts=cluster.rollouts if cluster.evaluation is None else cluster.evaluation.rollouts,
+                    scorer=scorer,
+                    config=config.evaluation,
+                    progress=self.display.progress,
+                ),
+                config.evaluation,
+                self.recorder,
+                own=cluster.evaluation,
+                beside=config.engine.sleep_level is None,
+                checkpoints=saver.checkpoints,
+                traces=tracer.traces,
+                trajectories=lambda group_id: store.iterate(mode="eval", group_id=group_id),
             ),
-            trainer=cluster.trainer,
-            publisher=WeightPublisher(trainer=cluster.trainer, engines=cluster.fleet),
-            estimate=plugins.load("agentrl.advantages", config.algorithm.advantage),
+            trainer=cluster.stepper,
+            publisher=cluster.publisher,
+            estimate=estimate,
             recorder=self.recorder,
+            stopping=stopping,
+            tracer=tracer,
         )
 
     def _say(self, line: str) -> None:

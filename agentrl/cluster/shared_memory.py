@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import socket
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 
-PREFIX = "agentrl-"
+PREFIX, OF_HOST = "agentrl-", "@"
 
 
 @contextlib.contextmanager
@@ -20,7 +21,7 @@ def shared_memory(parent: Path = Path("/dev/shm")) -> Iterator[Path]:
     usable = parent.is_dir() and os.access(parent, os.W_OK)
     root = parent if usable else Path(tempfile.gettempdir())
     _sweep(root)
-    path = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=root))
+    path = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}{OF_HOST}{socket.gethostname()}-", dir=root))
     try:
         yield path
     finally:
@@ -29,6 +30,8 @@ def shared_memory(parent: Path = Path("/dev/shm")) -> Iterator[Path]:
 
 def _sweep(root: Path) -> None:
     for path in root.glob(f"{PREFIX}*-*"):
-        owner = path.name.removeprefix(PREFIX).partition("-")[0]
+        owner, _, host = path.name.removeprefix(PREFIX).rpartition("-")[0].partition(OF_HOST)
+        if host not in ("", socket.gethostname()):  # of a driver elsewhere, which may live
+            continue
         if owner.isdigit() and not psutil.pid_exists(int(owner)):
             shutil.rmtree(path, ignore_errors=True)

@@ -13,7 +13,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupts:
-    """What a signal does: the first raises KeyboardInterrupt, or cancels the task that is inside `cancelling`."""
+    """What a signal does: the first raises KeyboardInterrupt, or ends the task that is inside `cancelling`."""
 
     def __init__(self, end_everything: Callable[[], object]) -> None:
         self._end_everything = end_everything
@@ -21,11 +21,17 @@ class Interrupts:
         self._heard = 0
 
     @contextlib.contextmanager
-    def cancelling(self) -> Iterator[None]:
-        """Inside, in a coroutine, the first signal cancels the running task."""
+    def cancelling(self, ask: Callable[[], bool] = lambda: False, limit_s: float = 0.0) -> Iterator[None]:
+        """Inside, in a coroutine, the first signal cancels the running task; at once, unless `ask` says that the task
+        ends by itself, and then `limit_s` later.
+        """
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
-        self._cancel = lambda: loop.call_soon_threadsafe(task.cancel)
+
+        def end() -> None:
+            loop.call_later(limit_s if ask() else 0.0, task.cancel)
+
+        self._cancel = lambda: loop.call_soon_threadsafe(end)
         try:
             yield
         finally:

@@ -29,13 +29,24 @@ class HttpEngineClient:
     sent after either learnt of a swap is served from prefix blocks that older weights computed, in `keep` mode too.
 
     `send_seed` is off because vLLM's CPU sampler fails on a seeded request that lives through a swap; a seed is best
-    effort by OpenAI's contract.
+    effort by OpenAI's contract. `api_key` is for a server started with `--api-key`. `model` names an adapter to sample
+    with; an engine that has none of that name refuses.
     """
 
-    def __init__(self, url: str, *, timeouts: EngineTimeouts | None = None, send_seed: bool = False) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        timeouts: EngineTimeouts | None = None,
+        send_seed: bool = False,
+        api_key: str | None = None,
+        model: str | None = None,
+    ) -> None:
         self.url = url.rstrip("/")
+        self._api_key = api_key
         self._timeouts = timeouts or EngineTimeouts()
         self._send_seed = send_seed
+        self._model = {} if model is None else {"model": model}
         self._pool: ConnectionPool | None = None  # for generations
         self._http: aiohttp.ClientSession | None = None  # for everything else
         self._version: int | None = None
@@ -89,7 +100,7 @@ class HttpEngineClient:
 
     async def context_length(self) -> int:
         if self._context_length is None:
-            self._context_length = (await self._get("/v1/models", wire.Models)).data[0].max_model_len
+            self._context_length = (await self._get("/v1/models", wire.Models)).context_length
         return self._context_length
 
     async def close(self) -> None:
@@ -104,7 +115,8 @@ class HttpEngineClient:
         if self._http is None:
             timeouts = aiohttp.ClientTimeout(total=None, sock_connect=self._timeouts.connect_s)
             connector = aiohttp.TCPConnector(keepalive_timeout=KEEPALIVE_S)
-            self._http = aiohttp.ClientSession(connector=connector, timeout=timeouts)
+            headers = {} if self._api_key is None else {"Authorization": f"Bearer {self._api_key}"}
+            self._http = aiohttp.ClientSession(connector=connector, timeout=timeouts, headers=headers)
         return self._http
 
     async def _request_body(
@@ -126,11 +138,12 @@ class HttpEngineClient:
             "sampling_params": wire.sampling_params(sampling, max_tokens=max_tokens, send_seed=self._send_seed),
             "stream": True,
             "cache_salt": f"version {newest}",
+            **self._model,
         }
 
     def _connections(self) -> ConnectionPool:
         if self._pool is None:
-            self._pool = ConnectionPool(self.url, connect_s=self._timeouts.connect_s)
+            self._pool = ConnectionPool(self.url, connect_s=self._timeouts.connect_s, bearer=self._api_key)
         return self._pool
 
     async def _post(self, pool: ConnectionPool, body: bytes, deadline: float) -> Connection:

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
 from agentrl.section import Section
-from agentrl.types import SwapMode
+from agentrl.types import SwapMode, WeightTransfer
 
 MANAGED_FLAGS = frozenset(
     {
@@ -21,7 +21,13 @@ MANAGED_FLAGS = frozenset(
         "--logprobs-mode",
         "--generation-config",
         "--weight-transfer-config",
+        "--enable-lora",
+        "--lora-modules",
+        "--max-loras",
+        "--max-cpu-loras",
+        "--max-lora-rank",
         "--enable-scale-out",
+        "--enable-sleep-mode",
         "--api-key",
         "--root-path",
         "--uds",
@@ -52,7 +58,7 @@ class EngineTimeouts(Section):
     """Between two pieces of one generation, a weight swap in between included."""
 
     drain_s: PositiveFloat = 900.0
-    """For the requests in flight to finish before a swap in `drain` mode."""
+    """For the requests in flight to finish before a swap in `drain` mode, or before an engine sleeps."""
 
     swap_s: PositiveFloat = 60.0
     """For each other call of a weight swap. All engines stay paused while one of them hangs in it."""
@@ -70,9 +76,20 @@ class EngineConfig(Section):
     ports: tuple[int, ...] = ()
     """One fixed port for each replica; empty lets the system choose free ones."""
 
+    weight_transfer: WeightTransfer = "shared_memory"
+    """How new weights reach the engines: files in `shared_memory` of the one machine; files that travel to other
+    machines through Ray's `object_store`; or from GPU to GPU by `nccl`, or by CUDA `ipc` within one machine."""
+
     swap_mode: SwapMode = "recompute"
     """What happens to requests in flight at a weight swap: `recompute` rebuilds their KV cache under the new weights,
     `keep` keeps it, `drain` lets them finish first."""
+
+    swap_modes: tuple[SwapMode, ...] = ()
+    """One for each replica, where they are to differ; empty gives all of them `swap_mode`."""
+
+    sleep_level: Literal[1, 2] | None = None
+    """For engines that share their GPUs with the trainer: they sleep while it steps. 1 moves the weights to the host's
+    memory, 2 forgets them (all are sent at each swap); both give up the KV cache. Needs `staleness.max_lag = 0`."""
 
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """Number format of weights and activations. On a CPU without AVX-512 anything but float32 is ~300 times slower."""
@@ -109,7 +126,7 @@ class EngineConfig(Section):
                 raise ValueError(f"{url!r} is not an engine URL; write it as http://HOST:PORT")
         trimmed = tuple(url.rstrip("/") for url in urls)
         if len(set(trimmed)) != len(trimmed):
-            raise ValueError(f"an engine URL is there twice: {list(urls)}")
+            raise ValueError(f"an engine URL is there twice: {list(urls)}; name each engine once")
         return trimmed
 
     @field_validator("ports")
@@ -119,7 +136,7 @@ class EngineConfig(Section):
             if not 0 < port < 65536:
                 raise ValueError(f"{port} is not a port; give 1 to 65535, or leave `ports` out for free ones")
         if len(set(ports)) != len(ports):
-            raise ValueError(f"a port is there twice: {list(ports)}")
+            raise ValueError(f"a port is there twice: {list(ports)}; give each replica one of its own")
         return ports
 
     @field_validator("extra_args")
@@ -136,3 +153,14 @@ class EngineConfig(Section):
         if self.ports and not self.urls and len(self.ports) != self.replicas:
             raise ValueError(f"{len(self.ports)} ports for {self.replicas} replicas; give one for each, or none")
         return self
+
+    @model_validator(mode="after")
+    def _one_swap_mode_for_each_replica(self) -> EngineConfig:
+        if self.swap_modes and len(self.swap_modes) != self.replicas:
+            raise ValueError(
+                f"{len(self.swap_modes)} swap_modes for {self.replicas} replicas; give one for each, or none"
+            )
+        return self
+
+    def swap_mode_of(self, index: int) -> SwapMode:
+        return self.swap_modes[index] if self.swap_modes else self.swap_mode

@@ -20,10 +20,19 @@ class EngineControl:
     Raises SwapError when the engine refuses, with its words, and EngineUnavailable when it does not answer.
     """
 
-    def __init__(self, url: str, *, engine_id: str | None = None, timeouts: EngineTimeouts | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        engine_id: str | None = None,
+        timeouts: EngineTimeouts | None = None,
+        key: str | None = None,
+    ) -> None:
+        """key: of a server that answers nobody without it."""
         self.url = url.rstrip("/")
         self.engine_id = engine_id or self.url
         self._timeouts = timeouts or EngineTimeouts()
+        self._headers = {} if key is None else {"Authorization": f"Bearer {key}"}
         self._http: aiohttp.ClientSession | None = None
 
     async def healthy(self) -> bool:
@@ -50,6 +59,16 @@ class EngineControl:
 
     async def resume(self) -> None:
         await self._call("POST", "/resume", self._timeouts.swap_s)
+
+    async def sleep(self, level: int) -> None:
+        """Lets the requests in flight finish, then gives up the KV cache, and the weights: to the host's memory at
+        level 1, for good at level 2. What comes meanwhile waits."""
+        await self._call("POST", "/sleep", self._timeouts.drain_s, query={"level": str(level), "mode": "wait"})
+
+    async def wake_up(self, part: str) -> None:
+        """Takes back memory for the `weights` or the `kv_cache`. With both, the engine runs again; one that is awake
+        stays so."""
+        await self._call("POST", "/wake_up", self._timeouts.swap_s, query={"tags": part})
 
     async def start_weight_update(self) -> None:
         """Opens an update. One that a dead trainer left open is ended first."""
@@ -97,7 +116,8 @@ class EngineControl:
     ) -> dict[str, Any]:
         if self._http is None:
             # A connection for each call: uvicorn closes one after a 500 unannounced, and the next call would fail.
-            self._http = aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True))
+            connector = aiohttp.TCPConnector(force_close=True)
+            self._http = aiohttp.ClientSession(connector=connector, headers=self._headers)
         timeout = aiohttp.ClientTimeout(total=limit_s, sock_connect=self._timeouts.connect_s)
         try:
             async with self._http.request(

@@ -27,14 +27,15 @@ class ConnectionPool:
         max_connections: int = MAX_CONNECTIONS,
         keepalive_s: float = KEEPALIVE_S,
         tls: ssl.SSLContext | None = None,
+        bearer: str | None = None,
     ) -> None:
-        """Raises ValueError for what is no URL. `tls` is the system's by default."""
+        """Raises ValueError for what is no URL. `tls` is the system's by default. `bearer` is the server's key."""
         parts = urlsplit(url)
         is_https = parts.scheme == "https"
         self._host, self._port = parts.hostname or "", parts.port or (443 if is_https else 80)
         self._tls = (tls or ssl.create_default_context()) if is_https else None
         self._path = quote(parts.path.rstrip("/"), safe="/%:@!$&'()*+,;=~")
-        self._headers = _headers(parts.netloc)
+        self._headers = _headers(parts.netloc, bearer)
         self._connect_s = connect_s
         self._keepalive_s = keepalive_s
         self._slots = asyncio.Semaphore(max_connections)
@@ -142,11 +143,13 @@ class ConnectionPool:
         self._idle.pop(connection, None)
 
 
-def _headers(netloc: str) -> bytes:
-    """The lines that every request to an origin has. A URL may have a user and a password."""
+def _headers(netloc: str, bearer: str | None) -> bytes:
+    """The lines that every request to an origin has. A URL may have a user and a password, where there is no key."""
     user, at, host = netloc.rpartition("@")
     host = host if host.isascii() else host.encode("idna").decode()
     lines = [f"host: {host}", "content-type: application/json", "accept: */*", "accept-encoding: identity"]
-    if at:
+    if bearer is not None:
+        lines.append(f"authorization: Bearer {bearer}")
+    elif at:
         lines.append("authorization: Basic " + base64.b64encode(unquote(user).encode()).decode())
     return "".join(f"{line}\r\n" for line in lines).encode()

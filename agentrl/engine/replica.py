@@ -14,7 +14,9 @@ import httpx
 import psutil
 
 from agentrl.engine.config import EngineConfig
+from agentrl.engine.empty_adapter import write_empty_adapter
 from agentrl.engine.launch import (
+    LOOPBACK,
     VLLM_SERVER,
     check_vllm,
     listening_socket,
@@ -30,8 +32,10 @@ POLL_S = 0.1
 class EngineReplica:
     """One vLLM server in a process group of its own, which never outlives this process. Blocking; not thread-safe.
 
-    `weights_dir` is the only directory that the server takes new weights from. `command` starts the server; tests give
-    a fake one that takes the same flags.
+    `weights_dir` is the only directory that the server takes new weights from. With an `adapter_rank` above 0 it serves
+    a low-rank adapter under the name `launch.ADAPTER`, at first one without effect, and its swaps bring adapters.
+    It listens on `host`; with a `key` it answers nobody who does not have it. `command` starts the server; tests give a
+    fake one that takes the same flags.
     """
 
     def __init__(
@@ -42,12 +46,20 @@ class EngineReplica:
         logs_dir: Path,
         weights_dir: Path,
         index: int = 0,
+        adapter_rank: int = 0,
+        host: str = LOOPBACK,
+        key: str | None = None,
         command: Sequence[str] = VLLM_SERVER,
     ) -> None:
+        """Raises EngineError for a server on a network that anybody there could command."""
+        if key is None and host != LOOPBACK:
+            raise EngineError(f"an engine on {host} needs a key; give one, or leave it on {LOOPBACK}")
         self.name = f"engine-{index}"
         self.log_path = logs_dir / f"{self.name}.log"
         self.url: str | None = None
         self._model, self._config, self._weights_dir = model, config, weights_dir
+        self._adapter_rank = adapter_rank
+        self._host, self._key = host, key
         self._port = config.ports[index] if config.ports else None
         self._command = tuple(command)
         self._process: subprocess.Popen[bytes] | None = None
@@ -77,15 +89,26 @@ class EngineReplica:
         return self._process is not None and self._process.poll() is None
 
     def alive(self) -> bool:
-        """Whether it runs and answers its health check."""
-        return self.running() and self._healthy(self._config.timeouts.probe_s)
+        """Whether it runs and answers: the server its health check, and what samples behind it a question of its own.
+
+        The latter may take it long within a weight swap.
+        """
+        limit_s = self._config.timeouts.probe_s
+        return self.running() and self._healthy(limit_s) and self._answers("/weight_info", limit_s)
 
     def stop(self) -> None:
         """SIGTERM, then SIGKILL, to the server and all that it started. Nothing is left after it; may be repeated."""
+        self._end(signal.SIGTERM, signal.SIGKILL)
+
+    def kill(self) -> None:
+        """SIGKILL at once, which also ends what is stopped or hangs. Else as `stop`."""
+        self._end(signal.SIGKILL)
+
+    def _end(self, *signals: signal.Signals) -> None:
         process, self._process = self._process, None
         if process is None:
             return
-        for signum in (signal.SIGTERM, signal.SIGKILL):
+        for signum in signals:
             if not _group_runs(process):
                 break
             _signal_group(process.pid, signum)
@@ -99,21 +122,33 @@ class EngineReplica:
     def _spawn(self) -> None:
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         self._weights_dir.mkdir(parents=True, exist_ok=True)
+        rank, adapter = self._adapter_rank, None
+        if rank:
+            adapter = write_empty_adapter(self._weights_dir / f"{self.name}-adapter", Path(self._model))
         read_end, write_end = os.pipe()
         try:
-            with listening_socket(self._port) as sock, self.log_path.open("ab") as log:
+            with listening_socket(self._port, self._host) as sock, self.log_path.open("ab") as log:
                 port = sock.getsockname()[1]
+                flags = server_flags(
+                    self._model,
+                    self._config,
+                    port,
+                    adapter_rank=rank,
+                    adapter=adapter,
+                    host=self._host,
+                    guarded=self._key is not None,
+                )
                 inherited = ["--listen-fd", str(sock.fileno()), "--lifeline-fd", str(read_end)]
                 self._process = subprocess.Popen(
-                    [*self._command, *inherited, *server_flags(self._model, self._config, port)],
-                    env=server_environment(self._config, self._weights_dir, os.environ),
+                    [*self._command, *inherited, *flags],
+                    env=server_environment(self._config, self._weights_dir, os.environ, adapter=adapter, key=self._key),
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     pass_fds=(sock.fileno(), read_end),
                     process_group=0,  # no session of its own: Linux would weigh it against all other processes together
                 )
-                self.url = f"http://127.0.0.1:{port}"
+                self.url = f"http://{self._host}:{port}"
         except BaseException:
             os.close(write_end)
             raise
@@ -142,8 +177,12 @@ class EngineReplica:
             time.sleep(0.5)
 
     def _healthy(self, limit_s: float) -> bool:
+        return self._answers("/health", limit_s)
+
+    def _answers(self, path: str, limit_s: float) -> bool:
         try:
-            return httpx.get(f"{self.url}/health", timeout=limit_s, trust_env=False).is_success
+            headers = {} if self._key is None else {"Authorization": f"Bearer {self._key}"}
+            return httpx.get(f"{self.url}{path}", headers=headers, timeout=limit_s, trust_env=False).is_success
         except httpx.HTTPError:
             return False
 

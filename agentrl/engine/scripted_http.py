@@ -10,6 +10,7 @@ from typing import Any
 from aiohttp import web
 from msgspec import Struct
 
+from agentrl.engine.scripted_metrics import metrics_of
 from agentrl.engine.scripted_state import HANG, EngineState, Fault, Reply, Request, scripted_logprob
 from agentrl.engine.wire import spans_of
 from agentrl.types import Sampling
@@ -36,12 +37,16 @@ def routes(state: EngineState) -> list[web.RouteDef]:
 
     return [
         web.get("/health", health),
+        web.get("/metrics", metrics_of(state)),
         web.get("/v1/models", models),
         web.post("/inference/v1/generate", generations.generate),
         web.get("/weight_info", swaps.guarded(swaps.weight_info)),
         web.post("/pause", swaps.guarded(swaps.pause)),
         web.post("/resume", swaps.guarded(swaps.resume)),
         web.get("/is_paused", swaps.guarded(swaps.is_paused)),
+        web.post("/sleep", swaps.guarded(swaps.sleep)),
+        web.post("/wake_up", swaps.guarded(swaps.wake_up)),
+        web.get("/is_sleeping", swaps.guarded(swaps.is_sleeping)),
         web.post("/start_weight_update", swaps.guarded(swaps.start)),
         web.post("/update_weights", swaps.guarded(swaps.update)),
         web.post("/finish_weight_update", swaps.guarded(swaps.finish)),
@@ -64,6 +69,7 @@ class Generations:
             prompt_ids=body["token_ids"],
             sampling_params=params,
             cache_salt=body.get("cache_salt"),
+            model=body.get("model"),
         )
         room = state.max_model_len - len(request.prompt_ids)
         if not request.prompt_ids or room < 1:
@@ -218,20 +224,47 @@ class Swaps:
         state, mode = self.state, http.query.get("mode", "abort")
         if mode not in ("abort", "wait", "keep"):
             return _error(400, f"Invalid pause mode: {mode}")
+        await self._hold(mode)
+        state.cache_resets += http.query.get("clear_cache", "true") == "true"
+        return web.json_response({"status": "paused"})
+
+    async def _hold(self, mode: str) -> None:
+        """New requests wait; those in flight end as `mode` says."""
+        state = self.state
         state.paused = mode
         if mode == "abort":
             state.aborts += 1
         await state.notify()
         if mode != "keep":
             await state.wait_for(lambda: state.running == 0)
-        state.cache_resets += http.query.get("clear_cache", "true") == "true"
-        return web.json_response({"status": "paused"})
 
     async def resume(self, _: web.Request) -> web.Response:
         self.state.paused = None
         return web.json_response({"status": "resumed"})
 
+    async def sleep(self, http: web.Request) -> web.Response:
+        """vLLM's: new requests wait, those in flight end as `mode` says, then the memory goes."""
+        state, level, mode = self.state, int(http.query.get("level", "1")), http.query.get("mode", "abort")
+        await self._hold(mode)
+        if level >= 1:
+            state.cache_resets += 1
+            state.asleep = {"weights", "kv_cache"}
+            state.discarded |= level == 2
+        return web.json_response({"status": "sleeping", "level": level})
+
+    async def wake_up(self, http: web.Request) -> web.Response:
+        state = self.state
+        state.asleep -= set(http.query.getall("tags", ["weights", "kv_cache"]))
+        if not state.asleep:
+            state.paused = None
+        return web.json_response({"status": "sleeping" if state.asleep else "awake"})
+
+    async def is_sleeping(self, _: web.Request) -> web.Response:
+        return web.json_response({"is_sleeping": bool(self.state.asleep) or self.state.paused is not None})
+
     async def start(self, _: web.Request) -> web.Response:
+        if "weights" in self.state.asleep:
+            return _error(500, "the weights are asleep")
         if self.state.update_names is not None:
             return _error(500, "start_weight_update called while a weight update is already active")
         self.state.update_names = set()
@@ -248,8 +281,11 @@ class Swaps:
         if info.get("abort") or wrong:
             state.update_names = None
             return _error(500, f"aborted; twice or unknown: {sorted(wrong)}")
+        if state.discarded and info.get("kept"):
+            state.update_names = None
+            return _error(500, f"forgotten while asleep: {sorted(info['kept'])}")
         state.updates.append(info)
-        state.update_names |= names
+        state.update_names |= names | set(info.get("kept", ()))
         return web.json_response({"message": "Weights updated"})
 
     async def finish(self, http: web.Request) -> web.Response:
@@ -260,6 +296,7 @@ class Swaps:
         if missing:
             return _error(500, f"missing tensors: {sorted(missing)}")
         state.update_names = None
+        state.discarded = False
         label = (await http.json()).get("weight_version") if http.can_read_body else None
         if label is not None:
             state.label = label

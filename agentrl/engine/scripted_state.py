@@ -12,7 +12,16 @@ from agentrl.engine.wire import BOOT_LABEL, version_of
 from agentrl.types import FinishReason, Sampling
 
 FaultKind = Literal["die", "stall", "refuse", "error", "short_logprobs", "nan_logprobs", "no_logprobs", "wrong_spans"]
-SwapCall = Literal["pause", "start_weight_update", "update_weights", "finish_weight_update", "resume", "weight_info"]
+SwapCall = Literal[
+    "pause",
+    "start_weight_update",
+    "update_weights",
+    "finish_weight_update",
+    "resume",
+    "weight_info",
+    "sleep",
+    "wake_up",
+]
 HANG = 0
 WAIT_S = 10.0
 
@@ -48,6 +57,7 @@ class Request(Struct, kw_only=True):
     prompt_ids: list[int]
     sampling_params: dict[str, Any]  # as sent
     cache_salt: str | None = None
+    model: str | None = None  # the adapter that was asked for
     token_ids: list[int] = field(default_factory=list)  # sampled so far
     versions: list[int] = field(default_factory=list)  # of each sampled token
     finish_reason: str | None = None  # None while it runs, and for good when it was broken off
@@ -86,12 +96,17 @@ class EngineState:
         self.control_calls: list[str] = []  # in order: "pause?mode=keep&clear_cache=true"
         self.updates: list[dict[str, Any]] = []  # every update_info
         self.cache_resets = 0
+        self.kv_use = 0.0  # as /metrics tells it, with the next two
+        self.waiting = 0
+        self.preemptions = 0
         self.boot()
 
     def boot(self) -> None:
         """As a server that just started: first weights, not paused, nothing running."""
         self.label = BOOT_LABEL
         self.paused: str | None = None  # the mode
+        self.asleep: set[str] = set()  # of "weights" and "kv_cache", what has no memory
+        self.discarded = False  # whether its weights were forgotten since the last whole update
         self.update_names: set[str] | None = None  # tensors received since start_weight_update; None outside an update
         self.running = 0  # generations past the queue
         self.aborts = 0  # how often all generations were aborted

@@ -22,7 +22,8 @@ MAX_EVENT_BYTES = 64 * 2**20
 """Of one event that has not ended yet; an event of a million tokens has about 150 bytes for each."""
 
 PREFIX = b"data: "  # as vLLM writes it
-DONE = b"data: [DONE]"
+BETWEEN = b"\n\n" + PREFIX
+DONE = b"[DONE]"
 
 
 class GenerationReader:
@@ -54,10 +55,10 @@ class GenerationReader:
             return []
         if end < 0:
             return []
-        events = data[:end].split(b"\n\n")
-        if self._honest and not self._top_logprobs and (chunk := self._whole(events)) is not None:
+        data = data[:end]
+        if self._honest and not self._top_logprobs and (chunk := self._whole(data)) is not None:
             return [chunk]
-        return self._one_by_one(events)
+        return self._one_by_one(data.split(b"\n\n"))
 
     def end(self) -> None:
         """No more will come."""
@@ -66,11 +67,14 @@ class GenerationReader:
                 f"engine {self._source} ended a stream after {self.num_tokens} tokens without a finish reason"
             )
 
-    def _whole(self, events: list[bytes]) -> TokenChunk | None:
+    def _whole(self, data: bytes) -> TokenChunk | None:
         """One chunk of all events; None, and nothing is changed, unless all of them are right."""
+        first, *events = data.split(BETWEEN)  # a longer border is found faster than the two line ends
+        events.insert(0, first.removeprefix(PREFIX))
         ended = events[-1] == DONE
-        datas = [event[6:] for event in (events[:-1] if ended else events) if event.startswith(PREFIX)]
-        if len(datas) + ended != len(events) or not (choices := wire.good_choices(datas)):
+        if ended:
+            events.pop()
+        if not first.startswith(PREFIX) or not (choices := wire.good_choices(events)):
             return None
         last = choices[-1]
         token_ids = [token_id for choice in choices for token_id in choice.token_ids]
@@ -94,7 +98,7 @@ class GenerationReader:
         try:
             for event in events:
                 data = event.removeprefix(b"data:").strip()
-                if data == b"[DONE]":
+                if data == DONE:
                     self.end()
                     break
                 if data and not event.startswith(b":"):  # a colon starts a keep-alive comment

@@ -16,8 +16,6 @@ import sys
 import threading
 from collections.abc import Sequence
 
-PR_SET_PDEATHSIG = 1
-
 
 def die_with_parent_process(lifeline_fd: int) -> None:
     """Kills the whole process group when the last writer of the pipe `lifeline_fd` is gone: a killed parent, too."""
@@ -27,14 +25,6 @@ def die_with_parent_process(lifeline_fd: int) -> None:
         os.killpg(os.getpgrp(), signal.SIGKILL)
 
     threading.Thread(target=watch, name="lifeline", daemon=True).start()
-
-
-def die_with_parent_thread() -> None:
-    """For processes that vLLM starts itself: SIGKILL when the parent's main thread ends. Linux only."""
-    if sys.platform == "linux":
-        import ctypes
-
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def main(argv: Sequence[str]) -> None:

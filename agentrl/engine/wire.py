@@ -79,13 +79,22 @@ class StreamError(Struct):
 
 
 class Model(Struct):
-    max_model_len: Annotated[int, Meta(gt=0)]
+    max_model_len: Annotated[int, Meta(gt=0)] | None
 
 
 class Models(Struct):
-    """`/v1/models`: one server serves one model."""
+    """`/v1/models`: one server serves one model, and maybe adapters of it, which say nothing of their context."""
 
     data: Annotated[list[Model], Meta(min_length=1)]
+
+    def __post_init__(self) -> None:
+        if self.data[0].max_model_len is None:
+            raise ValueError("data[0] has no max_model_len")
+
+    @property
+    def context_length(self) -> int:
+        assert self.data[0].max_model_len is not None
+        return self.data[0].max_model_len
 
 
 class WeightInfo(Struct):

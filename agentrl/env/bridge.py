@@ -33,13 +33,24 @@ def bridge(coroutine: Coroutine[Any, Any, Any]) -> Any:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        future = asyncio.run_coroutine_threadsafe(coroutine, _background_loop(os.getpid()))
+        future = asyncio.run_coroutine_threadsafe(_contained(coroutine), _background_loop(os.getpid()))
         try:
-            return future.result()
+            result, exiting = future.result()
         except BaseException:
             future.cancel()
             raise
+        if exiting is not None:
+            raise exiting from None
+        return result
     return coroutine
+
+
+async def _contained(coroutine: Coroutine[Any, Any, Any]) -> tuple[Any, BaseException | None]:
+    """What it gives, or the exception that would end the loop, and with it every later call."""
+    try:
+        return await coroutine, None
+    except (SystemExit, KeyboardInterrupt) as error:
+        return None, error
 
 
 def is_async(method: Callable[..., Any]) -> bool:

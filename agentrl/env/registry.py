@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
-import importlib
-import importlib.util
 import inspect
 import itertools
 import logging
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -21,8 +17,13 @@ import msgspec
 import orjson
 
 from agentrl.env.base import Env
+from agentrl.env.program import Program, is_program, program_class
+from agentrl.env.roles import Role
+from agentrl.env.task_files import file_tasks
+from agentrl.env.task_stream import TaskStream
 from agentrl.errors import ConfigError
-from agentrl.types import Task
+from agentrl.loading import absolute, is_path, load
+from agentrl.types import Limits, Task
 
 logger = logging.getLogger(__name__)
 
@@ -36,8 +37,8 @@ def make(env_id: str, **kwargs: Any) -> gymnasium.Env[Any, Any]:
     A gymnasium id keeps the wrappers that its registration asks for (a time limit, its own), without the checker.
     Raises ConfigError for an id that names nothing; what the constructor raises is left as it is.
     """
-    if _is_path(env_id):
-        env = _load_class(env_id)(**kwargs)
+    if is_path(env_id):
+        env = _load(env_id)(**kwargs)
         if not isinstance(env, gymnasium.Env):
             raise ConfigError(
                 f"{env_id} made a {type(env).__name__}, which is not a gymnasium.Env; subclass agentrl.Env"
@@ -48,16 +49,40 @@ def make(env_id: str, **kwargs: Any) -> gymnasium.Env[Any, Any]:
     return gymnasium.make(plain, disable_env_checker=True, **kwargs)
 
 
-def tasks(env_id: str, *, split: str, seed: int, count: int | None = None) -> Iterator[Task]:
-    """The first `count` tasks of one pass over a split; without `count` all of them, which may never end.
+def tasks(
+    env_id: str,
+    *,
+    split: str,
+    seed: int,
+    count: int | None = None,
+    start: int = 0,
+    env_kwargs: Mapping[str, Any] | None = None,
+    file: Path | None = None,
+) -> Iterator[Task]:
+    """The first `count` tasks of one pass over a split, after `start` that are left out; without `count` all of them,
+    which may never end.
 
+    They are the environment's own, or the rows of a `file` (`agentrl.env.task_files`). `env_kwargs` are what `make`
+    gives to the constructor; a `tasks` with a parameter of this name is given them too. One with a parameter `start`
+    leaves those out itself.
     Raises ConfigError for an unknown id, and when the environment cannot give tasks for the split.
     """
     creator = env_class(env_id)
-    named = _absolute(env_id)
-    source = creator.tasks if isinstance(creator, type) and issubclass(creator, Env) else Env.tasks
+    named = absolute(env_id)
+    source: Callable[..., Iterator[Task]] = Env.tasks
+    if is_program(creator):
+        source = program_class(creator).tasks
+    elif isinstance(creator, type) and issubclass(creator, Env):
+        source = creator.tasks
+    if file is not None:
+        source = functools.partial(file_tasks, file)
     try:
-        for task in itertools.islice(source(split, seed), count):
+        wants = inspect.signature(source).parameters
+        if "env_kwargs" in wants:
+            source = functools.partial(source, env_kwargs={**_registered_kwargs(env_id), **(env_kwargs or {})})
+        if "start" in wants:
+            source, start = functools.partial(source, start=start), 0
+        for task in itertools.islice(source(split, seed), start, None if count is None else start + count):
             if not isinstance(task, Task):
                 raise ValueError(f"one of them is of type {type(task).__name__}; yield agentrl.Task")
             yield msgspec.structs.replace(task, env_id=named, split=split, options=_plain(task.options))
@@ -66,6 +91,37 @@ def tasks(env_id: str, *, split: str, seed: int, count: int | None = None) -> It
     except (Exception, SystemExit) as error:  # `tasks` is the environment's own code
         why = str(error) if isinstance(error, ValueError | OSError) else f"{type(error).__name__}: {error}"
         raise ConfigError(f"{env_id} gives no tasks for split {split!r}: {why}") from error
+
+
+def program(env_id: str) -> type[Program] | None:
+    """The class behind an id that names an agent program; None when it names an environment. Raises ConfigError."""
+    creator = env_class(env_id)
+    return program_class(creator) if is_program(creator) else None
+
+
+def placed(env_id: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Constructor arguments as they work from any working directory."""
+    own = getattr(described(env_id), "placed", None)
+    return dict(options) if own is None else own(options)
+
+
+def described(env_id: str) -> Any:
+    """The class whose attributes say how its episodes go. Raises ConfigError."""
+    return program(env_id) or env_class(env_id)
+
+
+def limits_of(env_id: str) -> Limits:
+    """What the environment or program says that an episode may use. Raises ConfigError."""
+    own = getattr(described(env_id), "limits", None)
+    return own if isinstance(own, Limits) else Limits()
+
+
+def roles_of(env_id: str) -> dict[str, Role]:
+    """The roles of an environment or program, in their order; none when it has one speaker. Raises ConfigError."""
+    found = getattr(described(env_id), "roles", None) or {}
+    if not isinstance(found, Mapping) or not all(isinstance(role, Role) for role in found.values()):
+        raise ConfigError(f"the roles of {env_id} are {found!r:.200}; give a dict from names to agentrl.Role")
+    return dict(found)
 
 
 def _plain(options: dict[str, Any]) -> dict[str, Any]:
@@ -77,29 +133,44 @@ def _plain(options: dict[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def task_stream(env_id: str, *, split: str, seed: int) -> Iterator[Task]:
-    """Tasks without end: pass after pass, each with the next seed. Ends only when the environment has none.
+def task_stream(
+    env_id: str,
+    *,
+    split: str,
+    seed: int,
+    env_kwargs: Mapping[str, Any] | None = None,
+    file: Path | None = None,
+    at: tuple[int, int] = (0, 0),
+) -> TaskStream:
+    """Tasks without end, from a place (pass, task of the pass) on: pass after pass, each with the next seed.
 
-    Ids of later passes end in `@1`, `@2`, …, so that each stays unique.
+    Raises ConfigError as `tasks` does, at any task.
     """
-    for epoch in itertools.count():
-        empty = True
-        for task in tasks(env_id, split=split, seed=seed + epoch):
-            empty = False
-            yield msgspec.structs.replace(task, id=f"{task.id}@{epoch}") if epoch else task
-        if empty:
-            return
+
+    def one_pass(number: int, start: int) -> Iterator[Task]:
+        return tasks(env_id, split=split, seed=seed + number, start=start, env_kwargs=env_kwargs, file=file)
+
+    return TaskStream(one_pass, at)
 
 
 def env_class(env_id: str) -> Callable[..., Any]:
     """The class (or other creator) behind an id. Raises ConfigError as `make` does."""
-    if _is_path(env_id):
-        return _load_class(env_id)
+    if is_path(env_id):
+        return _load(env_id)
     entry_point = _spec(env_id).entry_point
     if isinstance(entry_point, str):
-        return _attribute(entry_point, env_id)
+        return _load(entry_point)
     assert entry_point is not None
     return entry_point
+
+
+def _load(name: str) -> Callable[..., Any]:
+    return load(name, "environment", base=Env)
+
+
+def _registered_kwargs(env_id: str) -> Mapping[str, Any]:
+    """The constructor arguments that the registration of a gymnasium id gives."""
+    return {} if is_path(env_id) else _spec(env_id).kwargs
 
 
 def known() -> list[str]:
@@ -136,70 +207,3 @@ def _load_plugins() -> None:
                 "plug-in %r (%s) of %s failed, so its environments are missing: %r; mend or uninstall it",
                 point.name, point.value, package, error, exc_info=logger.isEnabledFor(logging.DEBUG),
             )  # fmt: skip
-
-
-def _is_path(env_id: str) -> bool:
-    """Whether this is `module:Class` or `file.py:Class`; gymnasium's own `module:Namespace/Name-v0` is not."""
-    head, _, attribute = env_id.rpartition(":")
-    return bool(head) and attribute.replace(".", "_").isidentifier()
-
-
-def _absolute(env_id: str) -> str:
-    """The id as it works from any working directory: workers have their own."""
-    head, _, attribute = env_id.rpartition(":")
-    return f"{Path(head).expanduser().resolve()}:{attribute}" if head.endswith(".py") else env_id
-
-
-def _load_class(env_id: str) -> Callable[..., Any]:
-    head, _, attribute = env_id.rpartition(":")
-    if not head.endswith(".py"):
-        return _attribute(env_id, env_id)
-    return _getattr(_load_file(Path(head).expanduser().resolve(), env_id), attribute, env_id)
-
-
-def _attribute(path: str, env_id: str) -> Callable[..., Any]:
-    module_name, _, attribute = path.partition(":")
-    try:
-        module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise ConfigError(
-            f"environment {env_id!r} cannot be imported: {error}; install its package, or name its file as "
-            "'path/to/file.py:Class'"
-        ) from error
-    except (Exception, SystemExit) as error:  # the module is somebody's own code
-        raise ConfigError(
-            f"environment {env_id!r}: importing {module_name} raised {type(error).__name__}: {error}"
-        ) from error
-    return _getattr(module, attribute, env_id)
-
-
-def _getattr(module: Any, attribute: str, env_id: str) -> Callable[..., Any]:
-    try:
-        found = functools.reduce(getattr, attribute.split("."), module)
-    except AttributeError:
-        classes = [name for name, value in vars(module).items() if inspect.isclass(value) and issubclass(value, Env)]
-        raise ConfigError(f"{env_id!r}: there is no {attribute!r} in it; its environments: {classes}") from None
-    if not callable(found):
-        raise ConfigError(f"{env_id!r} is a {type(found).__name__}; name a class")
-    return found
-
-
-@functools.cache
-def _load_file(path: Path, env_id: str) -> Any:
-    """The file as a module, run once. Files next to it can be imported from it, as if it were run as a script."""
-    if not path.is_file():
-        raise ConfigError(f"environment {env_id!r}: there is no file {path}")
-    name = f"agentrl_user_{path.stem}_{hashlib.blake2b(str(path).encode(), digest_size=4).hexdigest()}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    if str(path.parent) not in sys.path:
-        sys.path.append(str(path.parent))
-    try:
-        spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
-        del sys.modules[name]
-        raise ConfigError(f"environment {env_id!r}: running {path} raised {type(error).__name__}: {error}") from error
-    return module

@@ -12,12 +12,12 @@ from typing import Any, TypeVar, overload
 
 import docstring_parser
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, TypeAdapter, ValidationError, create_model
 from pydantic_core import to_json
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_MARK = "__agentrl_tool__"
+MARK = "__agentrl_tool__"  # the attribute of a tool that holds its ToolOptions
 _MAX_ERROR = 1000  # characters of an error that the policy is shown
 
 
@@ -29,23 +29,35 @@ class ToolError(Exception):
 class ToolOptions:
     name: str | None
     timeout_s: float | None
+    parallel: bool | None
 
 
 @overload
 def tool(function: F) -> F: ...
 @overload
-def tool(*, name: str | None = None, timeout_s: float | None = None) -> Callable[[F], F]: ...
-def tool(function: F | None = None, *, name: str | None = None, timeout_s: float | None = None) -> F | Callable[[F], F]:
+def tool(
+    *, name: str | None = None, timeout_s: float | None = None, parallel: bool | None = None
+) -> Callable[[F], F]: ...
+def tool(
+    function: F | None = None,
+    *,
+    name: str | None = None,
+    timeout_s: float | None = None,
+    parallel: bool | None = None,
+) -> F | Callable[[F], F]:
     """Offers a method of a `ToolEnv` to the policy; plain or `async def`. It stays an ordinary method.
 
     Every parameter needs a type hint: pydantic makes the JSON schema from the hints and checks the arguments
     against it. The docstring gives the descriptions. `timeout_s` bounds one call, in seconds.
+
+    Neighbouring calls of one message run at the same time when their tools are `parallel`: `async def` ones unless
+    told otherwise, plain ones, which then run in threads of their own, when told so. All others run in order.
     """
     if timeout_s is not None and timeout_s <= 0:
         raise ValueError(f"timeout_s of a tool is {timeout_s}; leave it out for no limit, or give a positive number")
 
     def mark(marked: F) -> F:
-        setattr(marked, _MARK, ToolOptions(name, timeout_s))
+        setattr(marked, MARK, ToolOptions(name, timeout_s, parallel))
         return marked
 
     return mark if function is None else mark(function)
@@ -61,6 +73,7 @@ class Tool:
     attribute: str  # the method's name
     is_async: bool
     timeout_s: float | None
+    parallel: bool
     arguments: type[BaseModel]
 
     @property
@@ -71,7 +84,7 @@ class Tool:
 
     def parse(self, raw: str | Mapping[str, Any] | None) -> dict[str, Any]:
         """Keyword arguments from a call's `arguments`. Raises ToolError saying what is wrong with them."""
-        given = _json_object(raw)
+        given = json_object(raw)
         try:
             parsed = self.arguments.model_validate(given)
         except ValidationError as error:
@@ -91,7 +104,7 @@ def _collect(cls: type) -> Mapping[str, Tool]:
     found: dict[str, Tool] = {}
     for attribute in attributes:
         function = inspect.getattr_static(cls, attribute, None)
-        options = getattr(function, _MARK, None)
+        options = getattr(function, MARK, None)
         if isinstance(options, ToolOptions) and callable(function):
             described = _describe(attribute, function, options)
             if described.name in found:
@@ -121,7 +134,7 @@ def error_text(error: BaseException) -> str:
 def _describe(attribute: str, function: Callable[..., Any], options: ToolOptions) -> Tool:
     doc = docstring_parser.parse(inspect.getdoc(function) or "")
     described = {param.arg_name: param.description for param in doc.params}
-    hints = typing.get_type_hints(function, include_extras=True)
+    hints = _hints(attribute, function)
     fields: dict[str, Any] = {}
     parameters = list(inspect.signature(function).parameters.values())[1:]  # without self
     for index, parameter in enumerate(parameters):
@@ -132,6 +145,7 @@ def _describe(attribute: str, function: Callable[..., Any], options: ToolOptions
         default = ... if parameter.default is parameter.empty else parameter.default
         # The alias keeps any parameter name usable, also those that a pydantic model reserves.
         field = Field(default, alias=parameter.name, description=described.get(parameter.name))
+        _check_describable(attribute, parameter.name, hints[parameter.name])
         fields[f"argument_{index}"] = (hints[parameter.name], field)
     model = create_model(attribute, __config__=ConfigDict(extra="forbid"), **fields)
     return Tool(
@@ -141,11 +155,31 @@ def _describe(attribute: str, function: Callable[..., Any], options: ToolOptions
         attribute=attribute,
         is_async=inspect.iscoroutinefunction(function),
         timeout_s=options.timeout_s,
+        parallel=inspect.iscoroutinefunction(function) if options.parallel is None else options.parallel,
         arguments=model,
     )
 
 
-def _json_object(raw: str | Mapping[str, Any] | None) -> dict[str, Any]:
+def _hints(attribute: str, function: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(function, include_extras=True)
+    except NameError as error:
+        raise TypeError(f"a type hint of tool {attribute} is unknown: {error}; import it where the class is") from error
+
+
+def _check_describable(attribute: str, parameter: str, hint: Any) -> None:
+    try:
+        TypeAdapter(hint).json_schema()
+    except PydanticUserError as error:
+        shown = hint.__name__ if isinstance(hint, type) else hint
+        raise TypeError(
+            f"parameter {parameter!r} of tool {attribute} is a {shown}, of which no JSON schema can be made; use str, "
+            "int, float, bool, Literal, list, dict or a pydantic model"
+        ) from error
+
+
+def json_object(raw: str | Mapping[str, Any] | None) -> dict[str, Any]:
+    """A call's `arguments`, whatever they are, as a dict. Raises ToolError when they are no JSON object."""
     if isinstance(raw, Mapping):
         return dict(raw)
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import itertools
 from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar
 
@@ -20,11 +21,11 @@ from agentrl.messages import tool as tool_message
 class ToolEnv(Env):
     """Subclasses give `reset`, methods marked `@agentrl.tool`, and `score(message)`.
 
-    Each assistant message with tool calls is answered by one tool message per call, in order; when a tool is async,
-    the calls of one message run at the same time. Whatever is wrong with a call (arguments that are not a JSON object
-    or do not fit, an unknown tool, an exception, a timeout) is told to the policy as "Error: ..." and the episode goes
-    on. Only an `EnvironmentFault` ends it: raise one when the tool itself is broken. A message without calls ends the
-    episode and is scored.
+    Each assistant message with tool calls is answered by one tool message per call, in order. The calls run in order
+    too, except that neighbours whose tools are `parallel` (`@agentrl.tool`) run at the same time. Whatever is wrong
+    with a call (arguments that are not a JSON object or do not fit, an unknown tool, an exception, a timeout) is told
+    to the policy as "Error: ..." and the episode goes on. Only an `EnvironmentFault` ends it: raise one when the tool
+    itself is broken. A message without calls ends the episode and is scored.
     """
 
     max_rounds: ClassVar[int] = 32
@@ -58,7 +59,8 @@ class ToolEnv(Env):
 
     @property
     def _has_async_parts(self) -> bool:
-        return is_async(self.score) or any(described.is_async for described in tools_of(type(self)).values())
+        tools = tools_of(type(self)).values()
+        return is_async(self.score) or any(described.is_async or described.parallel for described in tools)
 
     async def _advance(self, message: Message) -> StepResult:
         calls = message.tool_calls
@@ -73,12 +75,24 @@ class ToolEnv(Env):
     async def _answer_all(self, calls: list[dict[str, Any]]) -> list[Message]:
         if not self._has_async_parts:  # nothing may suspend here: see `run_to_end`
             return [await self._answer(call) for call in calls]
-        # Every call ends before a fault is raised, so none is left running behind the environment's back.
+        answers: list[Message] = []
+        for parallel, group in itertools.groupby(calls, self._is_parallel):
+            neighbours = list(group)
+            for together in [neighbours] if parallel else [[call] for call in neighbours]:
+                answers += await self._answer_together(together)
+        return answers
+
+    async def _answer_together(self, calls: list[dict[str, Any]]) -> list[Message]:
+        """Every call ends before a fault is raised, so none is left running behind the environment's back."""
         outcomes = await asyncio.gather(*map(self._answer, calls), return_exceptions=True)
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 raise outcome
         return [outcome for outcome in outcomes if not isinstance(outcome, BaseException)]
+
+    def _is_parallel(self, call: dict[str, Any]) -> bool:
+        described = tools_of(type(self)).get(str((call.get("function") or {}).get("name")))
+        return described is not None and described.parallel
 
     async def _answer(self, call: dict[str, Any]) -> Message:
         function = call.get("function") or {}
@@ -95,7 +109,7 @@ class ToolEnv(Env):
             raise
         except Exception as error:
             text = error_text(error)
-        return tool_message(text, tool_call_id=str(call.get("id", "")))
+        return tool_message(_sendable(text), tool_call_id=str(call.get("id", "")))
 
     async def _run(self, described: Tool, call: Callable[[], Any]) -> Any:
         if not described.is_async:
@@ -121,3 +135,8 @@ class ToolEnv(Env):
             raise ToolError(str(error)) from None
         finally:
             thread.close()
+
+
+def _sendable(text: str) -> str:
+    """Without lone surrogates, which arguments in JSON may hold (`"\\ud800"`) and no message can."""
+    return text.encode("utf-8", "replace").decode()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import orjson
 from fastapi import FastAPI
@@ -24,7 +25,8 @@ from agentrl.gateway.render import Renderer
 PREFIXES = ("", "/sessions/{session_id}")
 
 
-def build_app(gateway: Gateway, renderer: Renderer) -> ASGIApp:
+def build_app(gateway: Gateway, renderer: Renderer, before: Callable[[ASGIApp], ASGIApp] | None = None) -> ASGIApp:
+    """`before` makes of the application what sees every request first, once its size is bounded."""
     app = FastAPI(
         title="agentrl gateway",
         docs_url=None,
@@ -37,14 +39,17 @@ def build_app(gateway: Gateway, renderer: Renderer) -> ASGIApp:
     endpoints[f"{MESSAGES.path}/count_tokens"] = _count_tokens(gateway)
     model = {"id": gateway.config.model_name, "object": "model", "created": int(time.time()), "owned_by": "agentrl"}
     models = _fixed(gateway, orjson.dumps({"object": "list", "data": [model]}))
+    one_model = _fixed(gateway, orjson.dumps(model), model=gateway.config.model_name)
     for prefix in PREFIXES:
         for path, endpoint in endpoints.items():
             app.router.routes.append(Route(prefix + path, endpoint, methods=["POST"]))
         app.router.routes.append(Route(f"{prefix}/v1/models", models, methods=["GET"]))
+        app.router.routes.append(Route(f"{prefix}/v1/models/{{model:path}}", one_model, methods=["GET"]))
     control.add_routes(app, gateway)
     described = orjson.dumps(openapi.document(app, dialects.ALL, PREFIXES))
     app.router.routes.append(Route("/openapi.json", _fixed(gateway, described), methods=["GET"]))
-    return BodyLimit(Direct(app, gateway, endpoints), max_bytes=gateway.config.max_body_bytes)
+    answering: ASGIApp = Direct(app, gateway, endpoints)
+    return BodyLimit(before(answering) if before else answering, max_bytes=gateway.config.max_body_bytes)
 
 
 class BodyLimit:
@@ -108,14 +113,16 @@ def _count_tokens(gateway: Gateway) -> Endpoint:
     return endpoint
 
 
-def _fixed(gateway: Gateway, body: bytes) -> Endpoint:
-    """For whoever has a key."""
+def _fixed(gateway: Gateway, body: bytes, model: str | None = None) -> Endpoint:
+    """For whoever has a key; where the path names a model, of that one alone."""
 
     async def endpoint(request: Request) -> Response:
         try:
             if "session_id" in request.path_params:
                 await gateway.auth.session_of(request.headers, request.path_params["session_id"])
             gateway.auth.require_any(request.headers)
+            if model is not None and (asked := request.path_params["model"]) != model:
+                raise Refusal(404, "model_not_found", f"there is no model {asked!r}; there is {model!r}", param="model")
         except Refusal as refusal:
             return refused(refusal, openai_error(refusal))
         return Response(body, media_type="application/json")

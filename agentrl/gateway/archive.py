@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TypeVar
 
 from agentrl.errors import StoreError, StoreUnavailable, TrajectoryNotFound
 from agentrl.gateway.commits import GroupCommit
 from agentrl.gateway.journal import Replayed, replay
+from agentrl.gateway.pacing import Pacer
 from agentrl.gateway.ports import TrajectorySink
 from agentrl.gateway.refusal import Refusal
 from agentrl.gateway.session import Session
@@ -20,28 +21,39 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
+def every(session_id: str) -> bool:
+    return True
+
+
 class Archive:
     """Waits at most `timeout_s` for the store. `owner` is the gateway's name, of which a store knows one at a time.
 
     Raises Refusal: 503 with retry_after when the same may work later, 500 when the store refuses for good.
     """
 
-    def __init__(self, sink: TrajectorySink, *, timeout_s: float, owner: str = "gateway") -> None:
+    def __init__(
+        self, sink: TrajectorySink, *, timeout_s: float, owner: str = "gateway", pacer: Pacer | None = None
+    ) -> None:
         self._sink = sink
         self._timeout_s = timeout_s
         self._owner = owner
+        self._pacer = pacer or Pacer()
         self.commits = GroupCommit(sink, owner=owner, timeout_s=timeout_s)
         self.damaged: set[str] = set()
         """Sessions whose journal cannot be read. It stays in the store; their ids are not to be used again."""
 
-    async def recover(self) -> AsyncIterator[Replayed]:
+    async def recover(self, owns: Callable[[str], bool] = every) -> AsyncIterator[Replayed]:
         """The sessions that a gateway of this name left open, as they were opened; damaged ones are reported.
+
+        Those of whose ids `owns` says no are another worker's.
 
         Raises StoreError when the store itself cannot be read.
         """
         sessions = await asyncio.to_thread(self._sink.journal, self._owner)
         while (found := await asyncio.to_thread(next, sessions, None)) is not None:
             session_id, events = found
+            if not owns(session_id):
+                continue
             try:
                 replayed = await asyncio.to_thread(replay, session_id, events)
             except StoreError as error:
@@ -86,9 +98,10 @@ class Archive:
     async def _update(self, session: Session) -> None:
         if not session.saved:
             await self.commits.end(session.id)
+            await self._pacer.turn()
             session.settled = True
             trajectory = session.trajectory()
-            await self.commits.between(self._sink.save, trajectory)
+            await self.commits.save(trajectory)
             session.saved, session.stored_score = True, (trajectory.reward, trajectory.components)
         while (score := session.score) != session.stored_score:  # one may come while another is being stored
             await self.commits.between(self._sink.set_reward, session.id, *score)

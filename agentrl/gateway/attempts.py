@@ -9,12 +9,27 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
 
 from agentrl.gateway.deltas import Answer
 from agentrl.gateway.refusal import Refusal
+from agentrl.types import Call
 
 KEPT = 64
 """Requests of a session that are remembered; a retry comes within seconds of what it repeats."""
+
+
+class Asked(Struct, frozen=True, array_like=True):
+    """Of a recorded call, the request with an idempotency key that it answers; what its retry needs is in it."""
+
+    key: str
+    body: str  # digest of path and body, in hexadecimal
+    response_id: str
+    created: int  # unix seconds
+    choice: int  # of `choices`, which one the call is
+    choices: int
 
 
 class Attempt:
@@ -53,6 +68,28 @@ class Attempts:
         attempt = Attempt(body, count, key)
         self._known.append(attempt)
         return attempt, earlier
+
+    def restore(self, asked: Mapping[int, Asked], calls: Sequence[Call]) -> list[str]:
+        """Remembers what a gateway that died since had answered; `asked` by the index of the call.
+
+        Whether a client had the answers nobody knows, but of a request whose calls are not all there none had: the ids
+        of those calls.
+        """
+        requests: dict[str, dict[int, int]] = {}
+        for index, one in asked.items():
+            requests.setdefault(one.key, {})[one.choice] = index
+        lost: list[str] = []
+        for by_choice in requests.values():
+            found = [calls[index] for _, index in sorted(by_choice.items())]
+            request = asked[min(by_choice.values())]
+            if len(found) < request.choices:
+                lost += [call.call_id for call in found]
+                continue
+            attempt = Attempt(bytes.fromhex(request.body), 0, request.key)
+            attempt.response_id, attempt.created = request.response_id, request.created
+            attempt.end([Answer(call=call, logprobs=call.logprobs) for call in found])
+            self._known.append(attempt)
+        return lost
 
     def _by_key(self, body: bytes, key: str) -> Attempt | None:
         found = next((attempt for attempt in reversed(self._known) if attempt.key == key), None)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Awaitable, Callable, Mapping
 
 from msgspec import Struct
 
-from agentrl.gateway.keys import run_key, run_of, same_key
+from agentrl.gateway.keys import key_digest, run_key, run_of
 from agentrl.gateway.refusal import Refusal, invalid
 from agentrl.gateway.session import Session
 from agentrl.gateway.sessions import SessionRegistry
@@ -39,13 +40,14 @@ class Auth:
 
     def __init__(self, admin_key: str, sessions: SessionRegistry, find: Callable[[str], Awaitable[Session]]) -> None:
         self._admin_key = admin_key
+        self._admin_digest = key_digest(admin_key)
         self._sessions = sessions
         self._find = find
 
     def controller(self, headers: Mapping[str, str]) -> Controller | None:
         """None for a key that is no controller's. Raises Refusal (401) without a key."""
         key = given_key(headers)
-        if same_key(key, self._admin_key):
+        if hmac.compare_digest(key_digest(key), self._admin_digest):
             return Controller()
         run_id = run_of(key, self._admin_key)
         return None if run_id is None else Controller(run_id)

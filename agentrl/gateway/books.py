@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import msgspec
 
-from agentrl.gateway.archive import Archive
+from agentrl.gateway.archive import Archive, every
 from agentrl.gateway.journal import CallAdded, CallChanged, Event, Opened, Rewarded
+from agentrl.gateway.pacing import Pacer
 from agentrl.gateway.refusal import Refusal
 from agentrl.gateway.session import Session
 
@@ -19,23 +20,34 @@ logger = logging.getLogger(__name__)
 
 
 class Books:
-    """Without an archive nothing is kept. Each method raises Refusal (503, 500)."""
+    """Without an archive nothing is kept. Each method raises Refusal (503, 500).
 
-    def __init__(self, archive: Archive | None) -> None:
+    One transaction makes many calls durable at a time; their requests go on one by one, as the pacer lets them.
+    """
+
+    def __init__(self, archive: Archive | None, pacer: Pacer | None = None) -> None:
         self._archive = archive
+        self._pacer = pacer or Pacer()
         self._unattended: set[asyncio.Task[None]] = set()
 
     async def opened(self, session: Session) -> None:
         """Returns when the session is durable."""
         await self._queue(session, [Opened(**_opened_with(session), limits=session.limits)])
+        await self._pacer.turn()
 
     async def added(self, session: Session) -> None:
         """Returns when all calls of the session are durable. One that finds no room is written with the next one."""
         calls = session.graph.calls
         new = range(session.journaled, len(calls))
-        durable = self._queue(session, [CallAdded.to(calls[:index], calls[index]) for index in new])
+        durable = self._queue(
+            session,
+            [CallAdded.to(calls[:index], calls[index], session.asked.get(calls[index].call_id)) for index in new],
+        )
+        for index in new:
+            session.asked.pop(calls[index].call_id, None)
         session.journaled = len(calls)
         await durable
+        await self._pacer.turn()
 
     def changed(self, session: Session, index: int) -> None:
         """Of a call that was added. Nobody waits for it; what goes wrong is logged."""
@@ -65,15 +77,18 @@ class Books:
         if self._archive is not None:
             await self._archive.forget(session.id)
 
-    async def left_behind(self) -> list[Session]:
-        """The sessions of the gateway of this name that was here before. Raises StoreError."""
+    async def left_behind(self, owns: Callable[[str], bool] = every) -> list[Session]:
+        """The sessions of the gateway of this name that was here before, where `owns` says so of their ids.
+
+        Raises StoreError.
+        """
         if self._archive is None:
             return []
         sessions = []
-        async for state in self._archive.recover():
+        async for state in self._archive.recover(owns):
             opened = msgspec.structs.asdict(state.opened)
             opened["now"] = opened.pop("created_at")
-            session = Session.restore(opened, state.calls, state.reward, state.components)
+            session = Session.restore(opened, state.calls, state.reward, state.components, state.asked)
             session.last_used = time.time()  # when it was really used, nobody wrote down
             sessions.append(session)
         return sessions

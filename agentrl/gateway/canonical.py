@@ -13,13 +13,14 @@ from typing import Any
 
 import orjson
 
-from agentrl.messages import Message
+from agentrl.digest import update
+from agentrl.messages import text_of
 
 
 def canonical(message: Mapping[str, Any]) -> dict[str, Any]:
     """The parts of a message that make it what it is; equal messages give equal values."""
     found: dict[str, Any] = {"role": message["role"]}
-    if text := Message(message).text:
+    if text := text_of(message):
         found["content"] = text
     for key in ("reasoning_content", "name", "tool_call_id"):
         if message.get(key):
@@ -66,8 +67,9 @@ def answer_keys(key: bytes, answer: Mapping[str, Any]) -> list[bytes]:
 
 def extend_key(key: bytes, message: Mapping[str, Any]) -> bytes:
     """The key of a conversation with one more message."""
-    data = orjson.dumps(canonical(message), option=orjson.OPT_SORT_KEYS)
-    return hashlib.blake2b(key + data, digest_size=16).digest()
+    digest = hashlib.blake2b(key, digest_size=16)
+    update(digest, orjson.dumps(canonical(message), option=orjson.OPT_SORT_KEYS))
+    return digest.digest()
 
 
 def conversation_keys(
@@ -80,3 +82,31 @@ def conversation_keys(
     for message in messages:
         keys.append(extend_key(keys[-1], message))
     return keys
+
+
+class LastKeys:
+    """`conversation_keys` of one session's requests, of which each repeats most of the one before."""
+
+    def __init__(self) -> None:
+        self._last: tuple[Sequence[Mapping[str, Any]], list[bytes]] = [], []
+
+    def of(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None,
+        template_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[bytes]:
+        """Of every prefix. [len(messages) + 1]"""
+        keys = [root_key(tools, template_kwargs)]
+        known_messages, known = self._last
+        if known[:1] == keys:
+            same = 0
+            for mine, theirs in zip(known_messages, messages, strict=False):
+                if mine != theirs:  # equal ones have the same texts, and nothing else of them is in a key
+                    break
+                same += 1
+            keys = known[: same + 1]
+        for message in messages[len(keys) - 1 :]:
+            keys.append(extend_key(keys[-1], message))
+        self._last = messages, keys
+        return keys

@@ -22,6 +22,9 @@ class GatewayConfig(Section):
     """Where to listen. Keys travel in clear text: put TLS in front of anything but loopback."""
     port: int = Field(default=0, ge=0, le=65535)
     """0 takes a free one."""
+    workers: int = Field(default=1, ge=1, le=64)
+    """Processes that share the gateway's sessions: the first listens on `port`, the others on free ones. The gateway of
+    a training run has one."""
     public_url: str | None = None
     """What agents reach the gateway by, when that is not http://host:port; session base URLs start with it."""
     model_name: str = "policy"
@@ -33,6 +36,8 @@ class GatewayConfig(Section):
     """Whether a finished session is compared with a fresh rendering of its conversation, to count drift."""
     engine_urls: tuple[str, ...] = ()
     """Engines to attach at start; more may come by POST /engines."""
+    engine_key_env: str | None = None
+    """Environment variable with the key of the engines at `engine_urls`, where those were started with --api-key."""
     request_timeout_s: float = Field(default=600.0, gt=0)
     """The longest that one model call may take, waiting for an engine included."""
     engine_wait_s: float = Field(default=120.0, gt=0)

@@ -98,7 +98,9 @@ async def opened(gateway: Gateway, controller: Controller, body: OpenSession) ->
 
 
 async def finished(gateway: Gateway, session: Session, body: FinishSession | None) -> Response:
-    trajectory = await gateway.finish(session, body.stop_reason if body else None)
+    body = body or FinishSession()
+    messages = session.conversation() if body.conversation else None
+    trajectory = await gateway.finish(session, body.stop_reason, limit_first=body.limit_first)
     summary = Finished(
         session_id=trajectory.session_id,
         stop_reason=trajectory.stop_reason,
@@ -108,6 +110,8 @@ async def finished(gateway: Gateway, session: Session, body: FinishSession | Non
         trained_tokens=sum(row.loss_mask.count(1) for row in trajectory.rows),
         dropped=trajectory.dropped,
         drift=await gateway.drift(session),
+        unanswered=len(session.unanswered),
+        messages=messages,
     )
     return _answer(summary)
 
@@ -147,7 +151,7 @@ def _add_reward_route(app: APIRouter, gateway: Gateway) -> None:
 
     @app.post("/sessions/{session_id}/reward")
     async def set_reward(body: SetReward, session: Session = its_session) -> Response:
-        await gateway.reward(session, body.reward, body.components, body.call_id)
+        await gateway.reward(session, body.reward, body.components, body.call_id, body.call_rewards)
         return _answer(Rewarded(session.id, body.reward, body.call_id))
 
 

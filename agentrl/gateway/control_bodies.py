@@ -79,10 +79,16 @@ class SetReward(Body):
     reward: FiniteFloat | None
     call_id: str | None = None
     components: dict[Text, FiniteFloat | None] | None = None
+    call_rewards: dict[Text, FiniteFloat | None] | None = None
+    """Rewards of single calls, by the ids of their answers."""
 
 
 class FinishSession(Body):
     stop_reason: Text | None = None
+    limit_first: bool = False
+    """Where a call was refused for a limit, that limit is the stop reason rather than `stop_reason`."""
+    conversation: bool = False
+    """Whether to answer with the messages of the session."""
 
 
 class AddEngine(Body):
@@ -115,6 +121,8 @@ class Finished(Struct):
     trained_tokens: int
     dropped: dict[str, int]  # reason -> sampled tokens that are in no row
     drift: SessionDrift | None  # None where it was not measured
+    unanswered: int = 0  # requests that failed through no fault of their sender, and were not answered since
+    messages: list[dict[str, Any]] | None = None  # up to the last answer; only when asked for
 
 
 class Rewarded(Struct):

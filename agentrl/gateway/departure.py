@@ -24,6 +24,7 @@ class Departure:
         self._timer.cancel()
         if self._watcher is not None:
             self._watcher.cancel()
+            self._watcher = None  # its traceback will hold this, and with it the request
 
     def _start(self) -> None:
         self._watcher = asyncio.create_task(self._watch(), name="departure")

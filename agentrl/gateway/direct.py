@@ -51,6 +51,7 @@ class Direct:
     async def _control(self, session_id: str | None, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         try:
+            await self._gateway.pacer.turn()
             controller = self._gateway.auth.require_controller(request.headers)
             data = await request.body()
         except ClientDisconnect:
@@ -62,7 +63,7 @@ class Direct:
             content = json.loads(data) if request.headers.get("content-type") == "application/json" else None
             body = (OpenSession if session_id is None else FinishSession).model_validate(content)
         except (ValueError, RecursionError):
-            await self._app(scope, _again(data, receive), send)
+            await self._app(scope, again(data, receive), send)
             return
         try:
             if isinstance(body, OpenSession):
@@ -82,7 +83,7 @@ def _refused(refusal: Refusal) -> Response:
     return refused(refusal, openai_error(refusal))
 
 
-def _again(data: bytes, receive: Receive) -> Receive:
+def again(data: bytes, receive: Receive) -> Receive:
     """A body that was read, to be read once more."""
     left = [data]
 

@@ -31,8 +31,13 @@ class Drifts:
         if call.parent is not None:
             self._leaves.pop(call.parent, None)
 
+    @property
+    def num_ids(self) -> int:
+        """Of all conversations that are to be rendered again."""
+        return sum(len(call.prompt_token_ids) + len(call.token_ids) for call, _ in self._leaves.values())
+
     def measure(self, renderer: Rerenders) -> SessionDrift:
-        """Slow enough for a thread. What the template cannot write is not compared."""
+        """Long sessions take long enough for a thread. What the template cannot write is not compared."""
         tokens = conversations = compared = 0
         for call, given in list(self._leaves.values()):
             ids = call.prompt_token_ids + call.token_ids

@@ -226,6 +226,8 @@ class EnginePool:
 
     def _serve_waiting(self) -> None:
         """After every change that may let a call go: none waits beside an engine that could serve it."""
+        if not self.waiting and self._wake is None:
+            return
         self._queue.serve(self._try_waiter)
         self._set_alarm()
 

@@ -25,7 +25,7 @@ ATTEMPTS = 3
 """Engines in a row that may fail a call without giving it a token."""
 
 
-UNHEARD_INTERVAL = 32
+UNHEARD_INTERVAL = 128
 """Tokens in one piece of an answer that is not streamed: what is sampled again when its engine dies."""
 
 
@@ -48,11 +48,13 @@ class Sampler:
                 if refusal.code == "stopping" and pool_of() is not pool:
                     continue  # the run's own engines are gone, and others serve it now
                 raise
+            generation.sample.mark()
             begun = len(generation.sample.token_ids)
             try:
                 await self._on(pool, engine, session, generation, request_id)
                 return engine.id
             except EngineUnavailable as error:
+                generation.sample.lost()
                 moves += 1
                 if not pool.is_withdrawn(engine):
                     fruitless = fruitless + 1 if len(generation.sample.token_ids) == begun else 0
@@ -109,6 +111,7 @@ class Sampler:
                     async for chunk in chunks:
                         if len(sample.token_ids) == num_sampled and chunk.token_ids:
                             pool.answering(engine)
+                            sample.mark()
                         generation.add(chunk, session.tokens_left)
                         versions, aborted = chunk.versions, chunk.finish_reason == "abort"
                         if generation.ended and chunk.finish_reason is None:

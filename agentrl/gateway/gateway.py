@@ -15,7 +15,7 @@ from agentrl.gateway.auth import Auth
 from agentrl.gateway.books import Books
 from agentrl.gateway.config import GatewayConfig
 from agentrl.gateway.deltas import Answer
-from agentrl.gateway.drifts import SessionDrift
+from agentrl.gateway.drifts import Drifts, SessionDrift
 from agentrl.gateway.engines import EngineFactory, EnginePool
 from agentrl.gateway.metrics import Metrics
 from agentrl.gateway.pacing import Pacer
@@ -29,12 +29,15 @@ from agentrl.gateway.routing import RoutingTable
 from agentrl.gateway.session import Session
 from agentrl.gateway.sessions import SESSION_ID, SessionRegistry
 from agentrl.gateway.turns import Turns
+from agentrl.gateway.workers.placement import ALONE, Placement
 from agentrl.types import Trajectory
 
 logger = logging.getLogger(__name__)
 
 EXPIRE_EVERY_S = 30.0
 CLOSE_S = 10.0
+SHORT_IDS = 4096
+"""Of a session whose drift is measured in the event loop: some tenths of a millisecond."""
 ABANDONED = "abandoned"
 """The stop reason of a session that nobody finished."""
 
@@ -50,20 +53,29 @@ class Gateway:
         *,
         admin_key: str,
         sink: TrajectorySink | None,
+        placement: Placement = ALONE,
     ) -> None:
         self.config = config
+        self.placement = placement
         self._renderer = renderer
         self.base_url = config.public_url or ""  # the server fills it in once it has its port
         self.sessions = SessionRegistry(
-            max_sessions=config.max_sessions, idle_s=config.session_idle_s, saved_idle_s=config.saved_idle_s
+            max_sessions=config.max_sessions,
+            idle_s=config.session_idle_s,
+            saved_idle_s=config.saved_idle_s,
+            placement=placement,
         )
         self.auth = Auth(admin_key, self.sessions, self.session)
         self.metrics = Metrics()
         self.pools = Pools(lambda: self._new_pool(engine_factory))
         self.planner = Planner(renderer, chosen_family(config.parser))
-        self._archive = None if sink is None else Archive(sink, timeout_s=config.save_timeout_s, owner=config.name)
-        self.books = Books(self._archive)
         self.pacer = Pacer()
+        self._archive = (
+            None
+            if sink is None
+            else Archive(sink, timeout_s=config.save_timeout_s, owner=config.name, pacer=self.pacer)
+        )
+        self.books = Books(self._archive, self.pacer)
         self.turns = Turns(self.planner, self.metrics, self.books, self.pacer, timeout_s=config.request_timeout_s)
         self.metrics.gauge("sessions", "Sessions not finished and saved", self._unsaved)
         self.metrics.gauge("in_flight", "Calls at an engine", lambda: sum(e.in_flight for e in self.pools.engines))
@@ -94,12 +106,12 @@ class Gateway:
         return pool
 
     async def restore(self) -> None:
-        """Takes up the sessions that a gateway of this name left in the store. Before the first request, to which
-        their keys and ids would be unknown.
+        """Takes up the sessions that a gateway of this name left in the store, a worker its own. Before the first
+        request, to which their keys and ids would be unknown.
 
         Raises StoreError when the store cannot be read.
         """
-        for session in await self.books.left_behind():
+        for session in await self.books.left_behind(self.placement.owns):
             self.sessions.adopt(session)
 
     async def start(self) -> None:
@@ -156,17 +168,34 @@ class Gateway:
             raise Refusal(404, "session_not_found", f"session {session.id} is no longer in the store")
         return found
 
-    async def finish(self, session: Session, stop_reason: str | None) -> Trajectory:
-        """Seals a session; its trajectory is durable when this returns. Safe to call again.
+    async def finish(self, session: Session, stop_reason: str | None, *, limit_first: bool = False) -> Trajectory:
+        """Seals a session (`Session.seal`); its trajectory is durable when this returns. Safe to call again.
 
         Raises Refusal (503, 500) when the store was too slow or refused; the session stays sealed all the same.
         """
         async with session.finishing:
-            await session.seal(stop_reason, time.time())
+            await session.seal(stop_reason, time.time(), limit_first=limit_first)
             self.pools.forget_session(session.id)
             if self._archive is not None:
                 await self._archive.update(session)
         return await self.trajectory(session)
+
+    async def finish_group(self, group_id: str, stop_reason: str) -> list[str]:
+        """Finishes the group's open sessions, whose episodes nobody plays on; the ids of those that have calls.
+
+        Raises Refusal (503, 500): those that were not reached stay open, and the same may be asked again.
+        """
+        ended = []
+        for session in self.sessions:
+            if session.metadata.get("group_id") != group_id or session.sealed:
+                continue
+            await session.seal(stop_reason, time.time())
+            if session.graph.calls:
+                await self.finish(session, stop_reason)
+                ended.append(session.id)
+            else:
+                await self.forget(session.id)
+        return ended
 
     async def drift(self, session: Session) -> SessionDrift | None:
         """Of a finished session, counted once; None where it is not measured, or no longer known."""
@@ -174,9 +203,16 @@ class Gateway:
             return None
         async with session.finishing:
             if session.drift is None:
-                session.drift = await asyncio.to_thread(session.drifts.measure, self._renderer)
+                session.drift = await self._measured(session.drifts)
                 self.metrics.drift.labels(session.history).inc(session.drift.tokens)
         return session.drift
+
+    async def _measured(self, drifts: Drifts) -> SessionDrift:
+        """In a thread where that takes long: to get there and back costs as much as to measure a short session."""
+        if drifts.num_ids > SHORT_IDS:
+            return await asyncio.to_thread(drifts.measure, self._renderer)
+        await self.pacer.turn()
+        return drifts.measure(self._renderer)
 
     async def reward(
         self,
@@ -184,13 +220,21 @@ class Gateway:
         reward: float | None,
         components: Mapping[str, float | None] | None,
         call_id: str | None,
+        of_calls: Mapping[str, float | None] | None = None,
     ) -> None:
-        """Sets a reward; after finish it is told to the store before this returns. Raises Refusal."""
+        """Sets a reward, of the session or of one call, and those `of_calls` by their ids.
+
+        After finish, the session's is told to the store before this returns. Raises Refusal.
+        """
+        named = dict(of_calls or {})
         async with session.finishing:
-            if session.sealed and call_id is not None:
+            if session.sealed and (call_id is not None or named):
                 raise Refusal(
                     409, "session_sealed", f"session {session.id} is finished; a call's reward comes before that"
                 )
+            for each, of_call in named.items():
+                session.set_reward(of_call, None, each)
+                await self.books.rewarded(session, each)
             session.set_reward(reward, components, call_id)
             session.last_used = time.time()
             if not session.sealed:

@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from agentrl.digest import RunningDigest
 from agentrl.gateway.deltas import Answer, Delta, Piece
 from agentrl.gateway.reader import Reader
 from agentrl.gateway.sample import Sample
@@ -34,6 +35,7 @@ class Plan(Struct, kw_only=True):
     end_ids: Set[int] = frozenset()  # tokens that end a turn
     branch: str = ""  # why it continues nothing, in a session that has calls
     rendering: Rendering | None = None  # None for a raw prompt
+    begun: RunningDigest | None = None  # of the parent's prompt, where it is known
 
 
 class Generation:
@@ -41,7 +43,7 @@ class Generation:
 
     def __init__(self, plan: Plan, sampling: Sampling, listener: Callable[[Piece], None] | None) -> None:
         self.plan = plan
-        self.sample = Sample(plan.prompt_ids, sampling)
+        self.sample = Sample(plan.prompt_ids, sampling, plan.begun)
         self.overrun: TokenChunk | None = None  # sampled beyond the end, given to nobody
         self.overrun_reason = ""
         self._listener = listener

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from agentrl.digest import RunningDigest
 from agentrl.types import Call, Row, VersionSpan
 
 
@@ -21,6 +22,7 @@ class TokenGraph:
         self._by_conversation: dict[bytes, int] = {}
         self._unseen: set[int] = set()  # calls whose sample nobody was given
         self._texts: dict[int, tuple[str, str]] = {}  # (first token, prompt + sample) of calls, decoded
+        self._digests: dict[int, RunningDigest] = {}  # of prompts
 
     def match(self, keys: Sequence[bytes]) -> tuple[int | None, int]:
         """The call that a conversation continues, and how many of its messages that call's ids already hold.
@@ -61,9 +63,13 @@ class TokenGraph:
                     break
         return best, text[held:]
 
-    def add(self, call: Call, keys: Sequence[bytes] = ()) -> int:
+    def prompt_digest(self, index: int | None) -> RunningDigest | None:
+        """Of a call's prompt, to go on from; None where it is not known."""
+        return None if index is None else self._digests.get(index)
+
+    def add(self, call: Call, keys: Sequence[bytes] = (), digest: RunningDigest | None = None) -> int:
         """Records a call. `keys` are those of its messages with its answer, in the forms in which clients may send it
-        back; none for a raw prompt. One that nobody was given ("abort") is never continued.
+        back; none for a raw prompt. One that nobody was given ("abort") is never continued. `digest` is its prompt's.
 
         Raises ValueError when its prompt does not begin with its parent's prompt + sample (invariant 1).
         """
@@ -73,6 +79,8 @@ class TokenGraph:
                 raise ValueError(f"call {call.call_id} does not extend call {parent.call_id}, its parent, id for id")
         self.calls.append(call)
         index = len(self.calls) - 1
+        if digest is not None:
+            self._digests[index] = digest
         if call.finish_reason == "abort":
             self._unseen.add(index)
         else:

@@ -12,6 +12,7 @@ import json
 import sys
 from array import array
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from operator import ne
 from typing import Any, Literal
 
@@ -19,6 +20,7 @@ import msgspec
 from msgspec import Struct
 
 from agentrl.errors import StoreError
+from agentrl.gateway.attempts import Asked
 from agentrl.types import Call, Limits, Mode, Sampling, Task
 
 _ARRAYS = ("prompt_token_ids", "token_ids", "logprobs")
@@ -50,17 +52,18 @@ class CallAdded(Struct, frozen=True, kw_only=True):
     index: int  # among the session's calls
     base: int | None = None  # the earlier call whose prompt + sample the prompt begins like
     kept: int = 0  # how many ids of that are shared
+    asked: Asked | None = None  # where the request may be sent again under a key
 
     @classmethod
-    def to(cls, calls: Sequence[Call], call: Call) -> CallAdded:
+    def to(cls, calls: Sequence[Call], call: Call, asked: Asked | None = None) -> CallAdded:
         """`call` as the next one after `calls`, those recorded so far."""
         if call.parent is not None:  # then it begins with all of it, id for id: the graph has seen to that
             parent = calls[call.parent]
             held = len(parent.prompt_token_ids) + len(parent.token_ids)
-            return cls(call=call, index=len(calls), base=call.parent, kept=held)
+            return cls(call=call, index=len(calls), base=call.parent, kept=held, asked=asked)
         base = len(calls) - 1 if calls else None
         kept = 0 if base is None else _shared(calls[base], call.prompt_token_ids)
-        return cls(call=call, index=len(calls), base=base, kept=kept)
+        return cls(call=call, index=len(calls), base=base, kept=kept, asked=asked)
 
 
 class CallChanged(Struct, frozen=True, kw_only=True):
@@ -86,6 +89,7 @@ class Replayed(Struct, kw_only=True):
 
     opened: Opened
     calls: list[Call]
+    asked: dict[int, Asked] = {}  # by the index of the call
     reward: float | None = None
     components: dict[str, float | None] = {}
 
@@ -155,8 +159,9 @@ def _apply(state: Replayed, record: _Record) -> None:
             begun = _begin(state.opened.session_id, record)
             if begun.opened != state.opened:
                 state.opened, state.calls, state.reward, state.components = begun.opened, [], None, {}
+                state.asked = {}
         case CallAdded.__name__:
-            _add_call(state.calls, record)
+            _add_call(state, record)
         case CallChanged.__name__:
             changed = msgspec.convert(json.loads(record.document), CallChanged)
             call = state.calls[_index(changed.index, state.calls)]
@@ -170,11 +175,18 @@ def _apply(state: Replayed, record: _Record) -> None:
 
 def _record_of_call(event: CallAdded) -> _Record:
     call = event.call
-    sampling = {name: value for name, value in msgspec.to_builtins(call.sampling).items() if value != _NEUTRAL[name]}
+    sampling = _changed_fields(call.sampling)
     rest = {name: getattr(call, name) for name in _REST}
     rest["versions"] = [[span.version, span.start, span.end] for span in call.versions]
     rest["segments"] = [[segment.engine_id, segment.start, segment.end] for segment in call.segments]
-    document = {"index": event.index, "base": event.base, "kept": event.kept, "call": {**rest, "sampling": sampling}}
+    document: dict[str, Any] = {
+        "index": event.index,
+        "base": event.base,
+        "kept": event.kept,
+        "call": {**rest, "sampling": sampling},
+    }
+    if event.asked is not None:
+        document["asked"] = msgspec.to_builtins(event.asked)
     return _Record(
         CallAdded.__name__,
         _json(document),
@@ -184,8 +196,21 @@ def _record_of_call(event: CallAdded) -> _Record:
     )
 
 
-def _add_call(calls: list[Call], record: _Record) -> None:
-    document = json.loads(record.document)
+def _changed_fields(sampling: Sampling) -> dict[str, Any]:
+    """Those that are not neutral. Not to be changed: the calls of a session have one sampling as a rule."""
+    try:
+        return _remembered(sampling)
+    except TypeError:  # a grammar has no hash
+        return _remembered.__wrapped__(sampling)
+
+
+@lru_cache(256)
+def _remembered(sampling: Sampling) -> dict[str, Any]:
+    return {name: value for name, value in msgspec.to_builtins(sampling).items() if value != _NEUTRAL[name]}
+
+
+def _add_call(state: Replayed, record: _Record) -> None:
+    document, calls = json.loads(record.document), state.calls
     index, base, kept, rest = document["index"], document["base"], document["kept"], document["call"]
     if index > len(calls):
         raise ValueError(f"call {index} comes after {len(calls)} calls: events are missing")
@@ -204,6 +229,8 @@ def _add_call(calls: list[Call], record: _Record) -> None:
     rest["prompt_token_ids"] = before + _items("i", record.prompt)
     rest["token_ids"] = _items("i", record.token_ids)
     rest["logprobs"] = None if record.logprobs is None else _items("d", record.logprobs)
+    if (asked := document.get("asked")) is not None:
+        state.asked[index] = msgspec.convert(asked, Asked)
     calls.append(msgspec.convert(rest, Call))
 
 
@@ -237,6 +264,9 @@ def _items(typecode: Literal["i", "d"], data: bytes) -> list[Any]:
     return items.tolist()
 
 
+_json_encoder = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
+
+
 def _json(value: Any) -> bytes:
     """ASCII, so that a lone surrogate from a client survives; NaN is refused, not nulled."""
-    return json.dumps(value, allow_nan=False, separators=(",", ":")).encode("ascii")
+    return _json_encoder.encode(value).encode("ascii")

@@ -9,10 +9,20 @@ import secrets
 
 KEY = re.compile(r"[!-~]+")
 SESSION_PREFIX, RUN_PREFIX, ADMIN_PREFIX = "sk-agentrl-", "sk-agentrl-run-", "sk-agentrl-admin-"
+PLACED = re.compile(SESSION_PREFIX + r"([0-9a-f]{8})-")
 
 
-def new_session_key() -> str:
-    return SESSION_PREFIX + secrets.token_urlsafe(32)
+def new_session_key(place: int = 0) -> str:
+    """`place` is that of the session's id (32 bits, no secret): by it a worker that does not know a key finds the one
+    that does.
+    """
+    return f"{SESSION_PREFIX}{place:08x}-{secrets.token_urlsafe(32)}"
+
+
+def place_of_key(key: str) -> int | None:
+    """What a session's key says of its place; None for any other key. It proves nothing."""
+    found = PLACED.match(key)
+    return None if found is None else int(found[1], 16)
 
 
 def new_admin_key() -> str:

@@ -14,6 +14,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
+from agentrl.digest import update
+from agentrl.gateway.attempts import Asked
 from agentrl.gateway.deltas import Answer, Piece, deltas_of
 from agentrl.gateway.departure import Departure
 from agentrl.gateway.dialects.base import Dialect, Responding, StreamEncoder
@@ -24,7 +26,7 @@ from agentrl.gateway.generation import Plan
 from agentrl.gateway.refusal import Refusal
 from agentrl.gateway.render import Renderer
 from agentrl.gateway.session import Session
-from agentrl.gateway.streaming import EventStream, Mailbox
+from agentrl.gateway.streaming import EventStream, Mailbox, WholeAnswer
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +49,7 @@ def model_call(gateway: Gateway, dialect: Dialect[R], renderer: Renderer) -> End
         try:
             await gateway.pacer.turn()
             session = await gateway.auth.session_of(request.headers, request.path_params.get("session_id"))
-            body = await request.body()
+            body = await _body_of(request)
             departure = Departure(request)
             exchange = Exchange(gateway, dialect, renderer, session, body, request.headers, departure)
             response: ASGIApp = await exchange.respond()
@@ -68,6 +70,18 @@ def model_call(gateway: Gateway, dialect: Dialect[R], renderer: Renderer) -> End
         return response
 
     return endpoint
+
+
+async def _body_of(request: Request) -> bytes:
+    """As `request.body()`, which is slow for what nearly always comes in one piece. Raises ClientDisconnect."""
+    pieces: list[bytes] = []
+    while True:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        pieces.append(message.get("body", b""))
+        if not message.get("more_body", False):
+            return b"".join(pieces)
 
 
 def unforeseen(what: str) -> Refusal:
@@ -100,10 +114,12 @@ class Exchange(Generic[R]):
         self._departure = departure
         self._gone = departure.gone
         self._turn, self._decoded = dialect.decode(body)
-        digest = hashlib.blake2b(body, digest_size=16, person=dialect.name.encode()[:16]).digest()
+        digest = hashlib.blake2b(digest_size=16, person=dialect.name.encode()[:16])
+        update(digest, body)
+        self._digest = digest.digest()
         count = headers.get("x-stainless-retry-count", "0")[:4]
         self._attempt, self._earlier = session.attempts.begin(
-            digest, count=int(count) if count.isdecimal() else 0, key=headers.get("idempotency-key")
+            self._digest, count=int(count) if count.isdecimal() else 0, key=headers.get("idempotency-key")
         )
 
     async def respond(self) -> ASGIApp:
@@ -116,14 +132,34 @@ class Exchange(Generic[R]):
             attempt.response_id = f"{self._dialect.call_prefix}{random.getrandbits(128):032x}"
             attempt.created = int(time.time())
             plans = await self._gateway.turns.plan(session, self._turn, attempt.response_id)
+            self._note_key(plans)
             if self._turn.stream:
                 return await self._streamed(plans)
             answers = await self._gateway.turns.run(session, self._pool, plans, self._gone)
-        except BaseException:
+        except BaseException as error:
             attempt.end(None)
+            if isinstance(error, Exception):
+                self._failed(error)
             raise
         await self._ended(answers)
         return self._whole(answers)
+
+    def _note_key(self, plans: Sequence[Plan]) -> None:
+        """So that a retry is answered from the record though this gateway died."""
+        attempt = self._attempt
+        if attempt.key is None:
+            return
+        for choice, plan in enumerate(plans):
+            self._session.asked[plan.call_id] = Asked(
+                attempt.key, attempt.body.hex(), attempt.response_id, attempt.created, choice, len(plans)
+            )
+
+    def _failed(self, error: Exception) -> None:
+        """Notes what is not the sender's fault, and what is the policy's doing."""
+        code, status = (error.code, error.status) if isinstance(error, Refusal) else ("internal_error", 500)
+        if status == 429 or status >= 500:
+            self._session.left_unanswered(self._digest, code)
+        self._session.overflowed = code == "context_length_exceeded"
 
     async def _missed(self) -> list[Answer] | None:
         """The answers of the request that this one repeats, once it has ended; None when there are none."""
@@ -151,13 +187,14 @@ class Exchange(Generic[R]):
     async def _ended(self, answers: list[Answer]) -> None:
         """The answers are on their way; to nobody, when the client has left meanwhile."""
         self._attempt.end(answers)
+        self._session.unanswered.pop(self._digest, None)
+        self._session.overflowed = False
         self._attempt.delivered = not self._gone.done()
         if not self._attempt.delivered and not self._attempt.repeated:
             self._gateway.delivered(self._session, answers, False)
 
-    def _whole(self, answers: Sequence[Answer]) -> Response:
-        body = self._dialect.encode(answers, self._decoded, self._responding())
-        return Response(body, media_type="application/json")
+    def _whole(self, answers: Sequence[Answer]) -> WholeAnswer:
+        return WholeAnswer(self._dialect.encode(answers, self._decoded, self._responding()))
 
     async def _streamed(self, plans: list[Plan]) -> ASGIApp:
         """Begins when the first token is there. Raises Refusal until then."""
@@ -204,8 +241,10 @@ class Exchange(Generic[R]):
             await self._ended(answers)
             yield encoder.end(answers)
         except Refusal as refusal:
+            self._failed(refusal)
             yield encoder.fail(refusal)
-        except Exception:
+        except Exception as error:
+            self._failed(error)
             yield encoder.fail(unforeseen(self._dialect.name))
         finally:
             self._attempt.end(None)

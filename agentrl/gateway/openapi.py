@@ -173,6 +173,12 @@ def _dialect_paths(dialects: Sequence[Dialect[Any]], prefix: str, schemas: Schem
     models = _operation("models", prefix, "The one model that is served", schemas.of(Models))
     path = f"{prefix}/v1/models"
     paths[path] = {"get": models | _errors(path, (403, *STORED) if prefix else (), schemas, models)}
+    one = _operation("model", prefix, "The same, by its id", schemas.of(Model))
+    one.setdefault("parameters", []).append(
+        {"name": "model", "schema": {"type": "string"}, "in": "path", "required": True}
+    )
+    path = f"{prefix}/v1/models/{{model}}"
+    paths[path] = {"get": one | _errors(path, (403, *STORED) if prefix else (), schemas, one)}
     return paths
 
 
@@ -200,7 +206,7 @@ def _operation(name: str, prefix: str, summary: str, answer: dict[str, Any]) -> 
     named = {"name": "session_id", "schema": {"type": "string"}}
     if prefix:
         operation["parameters"] = [named | {"in": "path", "required": True}]
-    elif name not in ("models", "openapi"):
+    elif name not in ("models", "model", "openapi"):
         header = named | {"name": "X-Session-ID", "in": "header", "required": False}
         header["description"] = "The session, where the key is the admin's or a run's"
         operation["parameters"] = [header]

@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 
-from agentrl.gateway.canonical import conversation_keys
 from agentrl.gateway.generation import Plan, Rendering
 from agentrl.gateway.graph import begins_with
 from agentrl.gateway.parsers import family_for
@@ -85,7 +84,7 @@ class Planner:
     def _of_conversation(self, session: Session, prompt: Conversation, sampling: Sampling) -> Plan:
         history, messages = self._whole(session, prompt)
         try:
-            keys = conversation_keys(messages, prompt.tools, prompt.template_kwargs)
+            keys = session.keys.of(messages, prompt.tools, prompt.template_kwargs)
             parent, held = session.graph.match(keys)
             rendering = Rendering(messages, prompt.tools, prompt.template_kwargs)
             if session.history == "rerender":
@@ -111,6 +110,7 @@ class Planner:
             end_ids=self._renderer.end_ids,
             branch=branch if session.graph.calls else "",
             rendering=rendering,
+            begun=session.graph.prompt_digest(parent),
         )
 
     def _whole(self, session: Session, prompt: Conversation) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

@@ -20,6 +20,10 @@ class Pools:
     def __iter__(self) -> Iterator[EnginePool]:
         return iter([self.shared, *self._of_run.values()])
 
+    def by_run(self) -> Iterator[tuple[str, EnginePool]]:
+        """The shared ones under the name ""."""
+        return iter([("", self.shared), *self._of_run.items()])
+
     @property
     def engines(self) -> Iterator[EngineState]:
         return (engine for pool in self for engine in pool.table)

@@ -65,6 +65,10 @@ class TrajectorySink(Protocol):
         """Journals events in order, in one transaction: all of them, or none."""
         ...
 
+    def write(self, entries: Sequence[JournalEntry], trajectories: Sequence[Trajectory]) -> None:
+        """`append` and `save`, of different sessions, in one transaction: all of it, or nothing."""
+        ...
+
     def journal(self, owner: str) -> Iterator[tuple[str, list[bytes]]]:
         """The unsaved sessions of a gateway's name in order of opening: their ids, and their events in order."""
         ...

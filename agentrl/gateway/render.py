@@ -104,6 +104,29 @@ class Renderer:
         closing = self._ends.call_closing if messages[-1].get("tool_calls") else self._ends.closing
         return self._whole(messages, tools, template_kwargs, generation_prompt=False, without=closing)
 
+    def written(self, messages: Messages, tools: Tools = None, template_kwargs: Variables = NO_VARIABLES) -> list[int]:
+        """The ids of a whole conversation, no generation prompt behind it. Raises RenderError."""
+        return self._whole(messages, tools, template_kwargs, generation_prompt=False)
+
+    def answer(self, messages: Messages, tools: Tools = None, template_kwargs: Variables = NO_VARIABLES) -> list[int]:
+        """What a policy has to sample, after `first` of `messages` but the last, to say the last and end its turn.
+
+        Encoded apart from the prompt, as a sample is. The end is left out where the template has no marker of its own
+        for it. Raises RenderError: the template does not write the answer behind its generation prompt.
+        """
+        disguise = Disguise(self.controls)
+        prepared = self._form.prepare(messages, disguise)
+        variables, hidden_tools = disguise.hide_all(template_kwargs), disguise.hide_all(tools)
+        prompt = self._template.render(prepared[:-1], hidden_tools, variables, generation_prompt=True)
+        whole = self._template.render(prepared, hidden_tools, variables, generation_prompt=False)
+        if not whole.startswith(prompt):
+            raise RenderError("the chat template does not write this answer behind its generation prompt")
+        closing = self._ends.call_closing if messages[-1].get("tool_calls") else self._ends.closing
+        text = whole[len(prompt) :].removesuffix(closing)
+        first = next(iter(self.controls.spellings.find(closing)), None)
+        end = closing[: first[2]] if first is not None and first[0] in self.end_ids else ""
+        return self._encode(text + end, disguise)
+
     def raw(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """The ids of a prompt that a client wrote itself, in which control tokens are matched.
 

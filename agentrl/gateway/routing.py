@@ -184,6 +184,10 @@ class RoutingTable:
         if not engine.in_flight:
             engine.breaker.withdrawn()  # calls are not told apart here, but now none can be the probe
 
+    def raise_to(self, version: int) -> None:
+        """Another routing table of this gateway has it as its current version."""
+        self.current_version = max(self.current_version, version)
+
     def is_past(self, need: Need) -> bool:
         """Whether no engine will ever serve it again, as versions only rise."""
         return need.exactly is not None and need.exactly < self.current_version

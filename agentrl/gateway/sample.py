@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from agentrl.digest import digest_of
+from agentrl.digest import RunningDigest
 from agentrl.gateway.graph import untrainable_reason
 from agentrl.gateway.refusal import Refusal
 from agentrl.types import Call, FinishReason, Sampling, Segment, TokenChunk, VersionSpan
@@ -20,13 +20,17 @@ TopLogprobs = list[list[tuple[int, float]]]
 
 
 class Sample:
-    """Made when the request first leaves for an engine. `sampling` is that of the whole call."""
+    """Made when the request first leaves for an engine. `sampling` is that of the whole call.
 
-    def __init__(self, prompt_ids: list[int], sampling: Sampling) -> None:
+    `begun` is the digest of a prompt that this one begins with.
+    """
+
+    def __init__(self, prompt_ids: list[int], sampling: Sampling, begun: RunningDigest | None = None) -> None:
         self.prompt_ids = prompt_ids
-        self.prompt_digest = digest_of(prompt_ids)
+        self.prompt_digest = (begun or RunningDigest()).to(prompt_ids)
         self.sampling = sampling
         self.started_at = time.time()
+        self.moments: list[int] = []  # as in `Call`
         self.token_ids: list[int] = []
         self.logprobs: list[float] | None = []
         self.top_logprobs: TopLogprobs | None = []
@@ -46,6 +50,16 @@ class Sample:
     def newest_version(self) -> int | None:
         """Of the tokens of engines that are done. Going on with an older one would put versions out of order."""
         return self._versions[-1].version if self._versions else None
+
+    def mark(self) -> None:
+        """The next of its moments is now."""
+        self.moments.append(int((time.time() - self.started_at) * 1e6))
+
+    def lost(self) -> None:
+        """Its engine was lost now, before its first token or after."""
+        self.mark()
+        if len(self.moments) % 3 == 2:
+            self.moments.append(self.moments[-1])
 
     def add(self, chunk: TokenChunk) -> None:
         self.token_ids += chunk.token_ids
@@ -109,7 +123,7 @@ class Sample:
         return Call(
             call_id=call_id,
             prompt_token_ids=self.prompt_ids,
-            prompt_digest=self.prompt_digest,
+            prompt_digest=self.prompt_digest.hex,
             token_ids=self.token_ids,
             logprobs=self.logprobs if reason is None else None,
             versions=versions,
@@ -122,6 +136,7 @@ class Sample:
             segments=self.segments if len(self.segments) > 1 else [],
             started_at=self.started_at,
             ended_at=time.time(),
+            moments=self.moments,
         )
 
 

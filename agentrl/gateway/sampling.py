@@ -31,11 +31,15 @@ MAX_TOKEN_ID = (1 << 31) - 1
 
 
 def effective(requested: Mapping[str, Any], pins: Mapping[str, Any], mode: Mode) -> Sampling:
-    """The sampling of one call. None in `requested` is a field left out.
+    """The sampling of one call. None in `requested` is a field left out. A pinned `max_tokens` is the most that a
+    request may ask for.
 
     Raises Refusal naming the field: out of range, or one that a train session may not set.
     """
     values = {name: value for name, value in requested.items() if value is not None and name not in pins}
+    asked, most = requested.get("max_tokens"), pins.get("max_tokens")
+    if isinstance(asked, int) and most is not None:
+        return _checked(values | {**pins, "max_tokens": min(asked, most)}, mode, prefix="")
     return _checked(values | dict(pins), mode, prefix="")
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import re
-from array import array
 from functools import lru_cache
 
 from tokenizers import Tokenizer
@@ -14,7 +13,7 @@ from tokenizers import Tokenizer
 from agentrl.gateway.untrusted import ids_of
 
 KEPT_SECTIONS, KEPT_LENGTH = 4096, 4_000
-"""Sections that are remembered, and the characters of the longest one that is: some 100 MB at the very most."""
+"""Sections that are remembered, and the characters of the longest one that is: 130 MB at the very most."""
 
 
 class SectionEncoder:
@@ -27,6 +26,8 @@ class SectionEncoder:
     def __init__(self, backend: Tokenizer) -> None:
         self._backend = backend
         self._ids_of_section = lru_cache(KEPT_SECTIONS)(self._encode)
+        # One object for each id: what is remembered is copied and compared as pointers, not number by number.
+        self._numbers = list(range(backend.get_vocab_size(with_added_tokens=True)))
         added = backend.get_added_tokens_decoder()
         self._added = {token.content: number for number, token in added.items()}
         longest_first = sorted(self._added, key=len, reverse=True)
@@ -54,8 +55,12 @@ class SectionEncoder:
             ids += self._section(text[at:])
         return ids
 
-    def _section(self, text: str) -> array[int]:
+    def _section(self, text: str) -> tuple[int, ...]:
         return self._ids_of_section(text) if len(text) <= KEPT_LENGTH else self._encode(text)
 
-    def _encode(self, text: str) -> array[int]:
-        return array("i", ids_of(self._backend, text))
+    def _encode(self, text: str) -> tuple[int, ...]:
+        ids = ids_of(self._backend, text)
+        try:
+            return tuple(map(self._numbers.__getitem__, ids))
+        except IndexError:  # a vocabulary with gaps
+            return tuple(ids)

@@ -16,10 +16,18 @@ from agentrl.gateway.config import GatewayConfig
 from agentrl.gateway.engines import EngineFactory
 from agentrl.gateway.gateway import Gateway, stop_task
 from agentrl.gateway.keys import KEY, new_admin_key
+from agentrl.gateway.one_write import OneWriteProtocol
 from agentrl.gateway.ports import TrajectorySink
 from agentrl.gateway.render import Renderer
+from agentrl.gateway.workers.crew import Crew
+from agentrl.gateway.workers.engines import SharedEngines
+from agentrl.gateway.workers.peers import Peers
+from agentrl.gateway.workers.placement import ALONE
+from agentrl.gateway.workers.seat import Seat
 
 START_S, STOP_S = 30.0, 10.0
+LONGER_S = 30.0
+"""Than it may take itself, a worker waits for another one."""
 BACKLOG = 2048
 KEEPALIVE_S = 75
 """Idle seconds after which a connection is closed. SDKs reuse theirs after 5; closing first would break a request."""
@@ -28,8 +36,8 @@ KEEPALIVE_S = 75
 class GatewayServer:
     """`await start()`, then `await stop()`. `engine_factory` makes a client from a URL.
 
-    `admin_key` opens the control API; a random one is made when none is given. Raises ConfigError for one that no
-    header can carry.
+    `admin_key` opens the control API; a random one is made when none is given. A worker of a larger gateway has a
+    `seat` there. Raises ConfigError for a key that no header can carry, and where one process is to be several workers.
     """
 
     def __init__(
@@ -40,15 +48,30 @@ class GatewayServer:
         engine_factory: EngineFactory,
         admin_key: str | None = None,
         sink: TrajectorySink | None = None,
+        seat: Seat | None = None,
     ) -> None:
+        if config.workers > 1:
+            raise ConfigError(
+                f"gateway.workers is {config.workers}, and this gateway is one process; set it to 1, or run "
+                "`agentrl serve --workers N`"
+            )
         self.config = config
         if admin_key and not KEY.fullmatch(admin_key):
             raise ConfigError(
                 "the admin key holds spaces or characters beyond ASCII, which no client can send; change it"
             )
         self.admin_key = admin_key or new_admin_key()
-        self.gateway = Gateway(config, renderer, engine_factory, admin_key=self.admin_key, sink=sink)
-        self._app = build_app(self.gateway, renderer)
+        placement = ALONE if seat is None else seat.at
+        self.gateway = Gateway(
+            config, renderer, engine_factory, admin_key=self.admin_key, sink=sink, placement=placement
+        )
+        self.peers = self.engines = None
+        if seat is None:
+            self._app = build_app(self.gateway, renderer)
+        else:
+            self.peers = peers = Peers(seat, limit_s=config.request_timeout_s + config.save_timeout_s + LONGER_S)
+            self.engines = engines = SharedEngines(self.gateway.pools, peers, seat)
+            self._app = build_app(self.gateway, renderer, lambda app: Crew(app, self.gateway, seat, peers, engines))
         self._server: _Server | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -56,14 +79,13 @@ class GatewayServer:
     def url(self) -> str:
         return self.gateway.base_url
 
-    async def start(self) -> str:
+    async def start(self, listener: socket.socket | None = None) -> str:
         """Listens, takes up the sessions in the store, and only then answers; attaches the configured engines last.
 
         Returns the URL. Raises ConfigError when the port is taken, StoreError when the store cannot be read.
         """
-        listener = _listen(self.config.host, self.config.port)
-        host, port = listener.getsockname()[:2]
-        self.gateway.base_url = (self.config.public_url or f"http://{_in_url(host)}:{port}").rstrip("/")
+        listener = listener or listen(self.config.host, self.config.port)
+        self.gateway.base_url = (self.config.public_url or url_of(listener)).rstrip("/")
         try:
             await self.gateway.restore()
         except BaseException:
@@ -73,6 +95,7 @@ class GatewayServer:
         self._server = _Server(
             uvicorn.Config(
                 self._app,
+                http=OneWriteProtocol,
                 log_config=None,
                 access_log=False,
                 proxy_headers=False,
@@ -118,6 +141,8 @@ class GatewayServer:
             server.force_exit = True
             await asyncio.wait({serving}, timeout=STOP_S)
         await stop_task(serving)
+        if self.peers is not None:
+            await self.peers.close()
         await self.gateway.close()
 
 
@@ -129,7 +154,8 @@ class _Server(uvicorn.Server):
         yield
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
+    """Raises ConfigError when it cannot be had."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # asyncio turns off Nagle's algorithm only where the protocol is spelt out; with it, an answer may wait 40 ms.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -148,5 +174,6 @@ def _listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _in_url(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
+def url_of(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

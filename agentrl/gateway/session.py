@@ -11,11 +11,12 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
-from agentrl.gateway.attempts import Attempts
+from agentrl.gateway.attempts import Asked, Attempts
+from agentrl.gateway.canonical import LastKeys
 from agentrl.gateway.drifts import Drifts, SessionDrift
 from agentrl.gateway.graph import TokenGraph
 from agentrl.gateway.refusal import Refusal, invalid
-from agentrl.types import Call, Limits, Mode, Task, Trajectory
+from agentrl.types import Call, Limits, Mode, Row, StopReason, Task, Trajectory
 
 SEAL_S = 10.0
 """How long calls in flight may take to end when the session is sealed."""
@@ -27,6 +28,8 @@ Score = tuple[float | None, dict[str, float | None]]
 
 History = Literal["append", "rerender"]
 """How a next turn's prompt is made: the recorded ids go on, or the template writes all of it anew."""
+
+MAX_UNANSWERED = 1000
 
 UNDELIVERED = "undelivered"
 """Why a sample is not trained whose answer its client was gone for, unless a retry fetches it."""
@@ -72,6 +75,8 @@ class Session:
         self.across_swaps = across_swaps
         self.version: int | None = None  # the one that an eval session stays with
         self.attempts = Attempts()
+        self.asked: dict[str, Asked] = {}  # by call id, until the call is on its way to the journal
+        self.keys = LastKeys()
         self.drifts = Drifts()
         self.drift: SessionDrift | None = None  # measured once, at its end
         self.created_at = self.last_used = now
@@ -81,6 +86,7 @@ class Session:
         self.components: dict[str, float | None] = {}
         self.stop_reason: str | None = None
         self.sealed = False
+        self._rows: list[Row] | None = None  # of its trajectory, once it is settled
         self.settled = False  # its trajectory was taken for the store: of its calls nothing changes any more
         self.saved = False
         self.released = False
@@ -89,18 +95,29 @@ class Session:
         self.finishing = asyncio.Lock()  # held by whoever seals, scores or stores it
         self.journaled = 0  # calls that are in the journal, or on their way there
         self._admitted = 0  # calls that were answered or may still be
+        self.unanswered: dict[bytes, str] = {}  # digest of a request that failed and was not answered since -> why
+        self.overflowed = False  # the last request left no room for an answer
         self._in_flight: set[asyncio.Task[Any]] = set()
         self._sampling: set[HasTokens] = set()
 
     @classmethod
     def restore(
-        cls, opened: Mapping[str, Any], calls: Sequence[Call], reward: float | None, components: dict[str, float | None]
+        cls,
+        opened: Mapping[str, Any],
+        calls: Sequence[Call],
+        reward: float | None,
+        components: dict[str, float | None],
+        asked: Mapping[int, Asked] | None = None,
     ) -> Session:
-        """A session as a gateway left it that died. `opened` are the arguments it was made with."""
+        """A session as a gateway left it that died. `opened` are the arguments it was made with.
+
+        `asked`: by the index of a call, the request that it answers, where that may be sent again.
+        """
         session = cls(**opened)
         for call in calls:
             session.graph.add(call, [bytes.fromhex(key) for key in call.conversation.split()])
         session.reward, session.components = reward, components
+        session.set_delivered(session.attempts.restore(asked or {}, calls), False)
         session.journaled = len(calls)
         session._admitted = sum(call.finish_reason != "abort" for call in calls)
         if session.pinned and calls and calls[0].versions:
@@ -150,6 +167,7 @@ class Session:
             left = f"{limit - self._admitted} of {limit} calls are left and {count} were asked for"
             raise self.limit_reached("max_calls", left if self._admitted < limit else f"all {limit} calls are used")
         self.check_tokens()
+        self.check_tool_calls()
         self._admitted += count
 
     def withdraw(self, count: int = 1) -> None:
@@ -165,6 +183,15 @@ class Session:
     def check_tokens(self) -> None:
         if self.tokens_left == 0:
             raise self.limit_reached("max_tokens", f"all {self.limits.max_tokens} sampled tokens are used")
+
+    def check_tool_calls(self) -> None:
+        limit = self.limits.max_tool_calls
+        if limit is None:
+            return
+        answered = (call.message for call in self.graph.calls if call.finish_reason != "abort")
+        made = sum(len(message.get("tool_calls") or ()) for message in answered)
+        if made > limit:
+            raise self.limit_reached("max_tool_calls", f"{made} tool calls were made and {limit} are allowed")
 
     def check_open(self) -> None:
         if self.sealed:
@@ -213,6 +240,23 @@ class Session:
             raise invalid("call_id", f"session {self.id} has no call {call_id!r}; use the id of an answer it was given")
         self.graph.calls[index].reward = reward
 
+    def conversation(self) -> list[dict[str, Any]]:
+        """The messages up to the answer that came last; [] where calls were no messages."""
+        index = next((i for i in reversed(range(len(self.graph.calls))) if self._answered(i)), None)
+        path = []
+        while index is not None:
+            path.append(self.graph.calls[index])
+            index = path[-1].parent
+        return [message for call in reversed(path) for message in (*call.messages, call.message)]
+
+    def _answered(self, index: int) -> bool:
+        return self.graph.calls[index].finish_reason != "abort"
+
+    def left_unanswered(self, request: bytes, code: str) -> None:
+        """A request failed that was not its sender's fault; a retry may still be answered. `request` is its digest."""
+        if len(self.unanswered) < MAX_UNANSWERED:
+            self.unanswered[request] = code
+
     def set_delivered(self, call_ids: Iterable[str], delivered: bool) -> list[int]:
         """Whether the client can have had these answers; one that it cannot have had is not trained.
 
@@ -227,13 +271,18 @@ class Session:
                     changed.append(index)
         return changed
 
-    async def seal(self, stop_reason: str | None, now: float) -> None:
-        """Ends it: later calls are refused, calls in flight are cancelled and waited for."""
+    async def seal(self, stop_reason: str | None, now: float, *, limit_first: bool = False) -> None:
+        """Ends it: later calls are refused, calls in flight are cancelled and waited for.
+
+        `limit_first`: where a call was refused for a limit, or the last one for a full context, that is the stop reason
+        and not `stop_reason`.
+        """
         if self.sealed:
             return
         self.sealed = True
         self.finished_at = self.last_used = now
-        self.stop_reason = stop_reason or self.stop_reason
+        limit = self.stop_reason or (StopReason.CONTEXT.value if self.overflowed else None)
+        self.stop_reason = (limit_first and limit) or stop_reason or self.stop_reason
         tasks = list(self._in_flight)
         for task in tasks:
             task.cancel()
@@ -243,11 +292,13 @@ class Session:
     def release(self) -> None:
         """Lets go of all that the store has: what is left is a few hundred bytes that answer for the session."""
         self.released = True
-        self.graph, self.task, self.metadata = TokenGraph(), None, {}
-        self.attempts, self.drifts = Attempts(), Drifts()
+        self.graph, self.task, self.metadata, self._rows = TokenGraph(), None, {}, None
+        self.attempts, self.keys, self.drifts = Attempts(), LastKeys(), Drifts()
 
     def trajectory(self) -> Trajectory:
         """Not of a released session: the store has its."""
+        if self._rows is None or not self.settled:
+            self._rows = self.graph.rows()
         return Trajectory(
             session_id=self.id,
             task=self.task,
@@ -256,7 +307,7 @@ class Session:
             reward=self.reward,
             components=self.components,
             calls=list(self.graph.calls),
-            rows=self.graph.rows(),
+            rows=list(self._rows),
             dropped=self.graph.dropped(),
             metadata=self.metadata,
             created_at=self.created_at,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hmac
 import re
-import uuid
 from collections.abc import Iterator
 from typing import Any
 
 from agentrl.gateway.keys import key_digest, new_session_key
 from agentrl.gateway.refusal import Refusal, invalid
 from agentrl.gateway.session import Session
+from agentrl.gateway.workers.placement import ALONE, Placement, place
 
 SESSION_ID = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,200}")
 """It stands in URLs, where clients take "." and ".." for folders."""
@@ -21,7 +21,8 @@ class SessionRegistry:
     whose trajectory is in the store is released after `saved_idle_s` seconds and forgotten after `idle_s`.
     """
 
-    def __init__(self, *, max_sessions: int, idle_s: float, saved_idle_s: float) -> None:
+    def __init__(self, *, max_sessions: int, idle_s: float, saved_idle_s: float, placement: Placement = ALONE) -> None:
+        self._placement = placement
         self._max_sessions = max_sessions
         self._idle_s = idle_s
         self._saved_idle_s = saved_idle_s
@@ -36,14 +37,14 @@ class SessionRegistry:
 
     def create(self, session_id: str | None, *, now: float, **opened_with: Any) -> tuple[Session, str]:
         """A new session and its random key. Raises Refusal: the id is taken (409), too many sessions (429)."""
-        session_id = session_id or uuid.uuid4().hex
+        session_id = session_id or self._placement.new_session_id()
         if session_id in self._by_id:
             raise Refusal(409, "session_exists", f"session {session_id!r} exists already", param="session_id")
         if not SESSION_ID.fullmatch(session_id):
             raise invalid("session_id", f"session_id {session_id!r} is not 1 to 200 letters, digits, '-', '_' and '.'")
         if len(self._by_id) >= self._max_sessions:
             self._make_room()
-        key = new_session_key()
+        key = new_session_key(place(session_id))
         session = Session(session_id, key_digest(key), now=now, **opened_with)
         self.adopt(session)
         return session, key

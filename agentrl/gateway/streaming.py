@@ -1,4 +1,4 @@
-"""A streamed response over ASGI: server-sent events as they are made."""
+"""Answers over ASGI: whole, or as server-sent events as they are made."""
 
 from __future__ import annotations
 
@@ -12,6 +12,20 @@ HEADERS = [
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),  # a proxy in front would hold events back
 ]
+
+
+class WholeAnswer:
+    """JSON, as starlette's Response would send it: that one is made for every kind of answer there may be."""
+
+    status_code = 200
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = [(b"content-length", b"%d" % len(self._body)), (b"content-type", b"application/json")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": self._body})
 
 
 class EventStream:

@@ -15,7 +15,7 @@ import jinja2
 from jinja2 import nodes
 from jinja2.ext import Extension, LoopControlExtension
 from jinja2.parser import Parser
-from jinja2.runtime import LoopContext
+from jinja2.runtime import Context, LoopContext, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from agentrl.errors import AgentRLError, ConfigError
@@ -42,6 +42,7 @@ class Template:
             self._named = {name: environment.from_string(text) for name, text in named.items()}
         except jinja2.TemplateError as error:
             raise ConfigError(f"the chat template cannot be compiled: {error}") from error
+        self._globals = dict(environment.globals)
         self.source = "\n".join(named.values())
 
     def render(
@@ -58,9 +59,10 @@ class Template:
             raise RenderError(f"template variables {sorted(taken)} are set by the gateway; leave them out")
         if not messages:
             raise RenderError("there are no messages to render; give at least one")
-        context = {**self._special_tokens, **(variables or {}), "messages": messages, "tools": tools or None}
+        given = {**self._globals, **self._special_tokens, **(variables or {}), "messages": messages}
+        given |= {"tools": tools or None, "documents": None, "add_generation_prompt": generation_prompt}
         try:
-            return self._for(tools).render(context, documents=None, add_generation_prompt=generation_prompt)
+            return _rendered(self._for(tools), given)
         except Exception as error:
             raise RenderError(f"the chat template refused the messages: {error}") from error
 
@@ -70,6 +72,17 @@ class Template:
         if "default" not in self._named:
             raise jinja2.TemplateError(f"there is none named default among {sorted(self._named)}")
         return self._named["default"]
+
+
+def _rendered(template: jinja2.Template, variables: dict[str, Any]) -> str:
+    """As `template.render` does it, and leaves nothing behind: macros and their context hold each other, and all of a
+    conversation with them, until the garbage collector comes."""
+    environment = template.environment
+    context = environment.context_class(environment, variables, template.name, template.blocks)
+    try:
+        return "".join(template.root_render_func(context))
+    finally:
+        context.vars.clear()
 
 
 class _Generation(Extension):
@@ -84,10 +97,18 @@ class _Generation(Extension):
 
 
 class _Environment(ImmutableSandboxedEnvironment):
-    """The sandbox, with short ways for what templates do most: `message.role`, `content.strip`, `loop.last`.
+    """The sandbox, with short ways for what templates do most: their own macros, `message.role`, `content.strip`,
+    `loop.last`.
 
-    Neither reaches anything that the sandbox would keep from a template.
+    None reaches anything that the sandbox would keep from a template.
     """
+
+    def call(self, context: Context, obj: Any, *args: Any, **kwargs: Any) -> Any:
+        if type(obj) is not Macro:
+            return super().call(context, obj, *args, **kwargs)
+        for name in ("_loop_vars", "_block_vars"):  # for functions that take the context
+            kwargs.pop(name, None)
+        return obj(context.eval_ctx, *args, **kwargs)
 
     def getattr(self, obj: Any, attribute: str) -> Any:
         kind = type(obj)

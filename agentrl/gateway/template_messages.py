@@ -10,11 +10,12 @@ from typing import Any
 
 from agentrl.gateway.template import RenderError, Template
 from agentrl.gateway.untrusted import Disguise
-from agentrl.messages import Message
+from agentrl.messages import text_of
 
 NAME, KEY, VALUE = "zqname", "zqkey", "zqvalue"  # words that no template writes by itself
 CALL_ID = "aaaaaaaaa"  # Mistral's template counts nine
 QUESTION = {"role": "user", "content": "a"}
+PLAIN_ROLES = frozenset({"system", "user", "assistant"})
 THINKING = re.compile(r"""\.thinking\b|['"]thinking['"]""")
 
 
@@ -83,10 +84,13 @@ class MessageForm:
         return found | {"tool_calls": [_tool_call(call, marked, disguise) for call in calls]}
 
     def _prepared(self, message: Mapping[str, Any], disguise: Disguise) -> dict[str, Any]:
-        role = "system" if message["role"] == "developer" else message["role"]
+        role, content = message["role"], message.get("content")
+        if len(message) == 2 and role in PLAIN_ROLES and isinstance(content, str):  # most are like that
+            return {"role": role, "content": disguise.hide(content, is_answer=role == "assistant")}
+        role = "system" if role == "developer" else role
         is_answer = role == "assistant"
         calls = message.get("tool_calls")
-        text = disguise.hide(Message(message).text, is_answer=is_answer)
+        text = disguise.hide(text_of(message), is_answer=is_answer)
         found: dict[str, Any] = {"role": disguise.hide(role), "content": self._content(text) if calls else text}
         # The harmony template refuses calls beside both.
         if (reasoning := message.get("reasoning_content")) and not (

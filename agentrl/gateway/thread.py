@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
+from typing import Any, TypeVar
 
 from uvicorn.loops.auto import auto_loop_factory
 
@@ -12,6 +14,8 @@ from agentrl.errors import RunError
 from agentrl.gateway.server import GatewayServer
 
 START_S, STOP_S = 60.0, 40.0
+
+T = TypeVar("T")
 
 
 class GatewayThread:
@@ -32,6 +36,11 @@ class GatewayThread:
             return self._url.result(START_S)
         except TimeoutError:
             raise RunError(f"the gateway did not start in {START_S:g} s; its log says where it is") from None
+
+    def run(self, ask: Callable[[GatewayServer], Coroutine[Any, Any, T]]) -> T:
+        """Something of the server, asked on its own loop. Raises what it raises."""
+        assert self._loop is not None, "the gateway was not started"
+        return asyncio.run_coroutine_threadsafe(ask(self._server), self._loop).result()
 
     def check(self) -> None:
         """Raises what the server or one of its background tasks died of."""

@@ -177,7 +177,7 @@ class Turns:
             plan.call_id, message, engine_id=engine_id, parent=plan.parent, untrainable=untrainable
         )
         call.messages, call.conversation = plan.messages, " ".join(key.hex() for key in keys)
-        index = session.graph.add(call, keys)
+        index = session.graph.add(call, keys, generation.sample.prompt_digest)
         session.drifts.saw(index, call, plan.rendering)
         self._metrics.saw_call(call)
         return call

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import secrets
+from collections import deque
 from collections.abc import Mapping, Set
 from typing import Any
 
@@ -119,7 +120,7 @@ class Disguise:
 
     def __init__(self, controls: ControlTokens) -> None:
         self._controls = controls
-        self._nonce = f"zq{secrets.token_hex(8)}x"  # of letters and digits, which templates and JSON leave as they are
+        self._nonce = f"zq{_random_hex()}x"  # of letters and digits, which templates and JSON leave as they are
         self._hidden: list[str] = []
 
     def mark(self, name: str = "mark") -> str:
@@ -152,6 +153,19 @@ class Disguise:
 
     def reveal(self, text: str) -> str:
         return DISGUISE.sub(lambda match: self._hidden[int(match[2])] if match[1] == self._nonce else match[0], text)
+
+
+_drawn: deque[str] = deque()
+
+
+def _random_hex() -> str:
+    """16 random digits. Drawn many at a time: each draw is a system call that gives up Python's lock."""
+    try:
+        return _drawn.pop()
+    except IndexError:
+        digits = secrets.token_hex(8 * 256)
+        _drawn.extend(digits[at : at + 16] for at in range(16, len(digits), 16))
+        return digits[:16]
 
 
 def encoded(tokenizer: Tokenizer, text: str) -> Encoding:

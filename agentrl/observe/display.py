@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -11,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from agentrl.observe.records import EvalRecord, StepRecord
+from agentrl.observe.records import EvalRecord, ResumeRecord, StepRecord
 
 _BARS = "▁▂▃▄▅▆▇█"
 
@@ -21,7 +22,7 @@ def sparkline(values: Sequence[float], *, width: int = 60) -> str:
     return "".join(_BARS[min(len(_BARS) - 1, max(0, int(value * len(_BARS))))] for value in values[-width:])
 
 
-def time_left(record: StepRecord, steps: int) -> str:
+def time_left(record: Any, steps: int) -> str:
     """At the pace of the steps so far: `1m20s`."""
     seconds = round((record.training_s / record.step) * (steps - record.step)) if record.step else 0
     return f"{seconds // 60}m{seconds % 60:02d}s"
@@ -44,12 +45,35 @@ def eval_line(record: EvalRecord) -> str:
     return f"held-out success {record.success:.3f} on {record.tasks} tasks at version {record.version}{missing}"
 
 
+def resume_line(record: ResumeRecord) -> str:
+    start = "the initial model" if record.checkpoint is None else f"checkpoint v{record.checkpoint}"
+    return (
+        f"goes on at version {record.version}: {start}, {record.replayed} step(s) trained again, "
+        f"{record.adopted_groups} group(s) taken up, {record.sealed_sessions} broken session(s) ended"
+    )
+
+
+def failed_evaluation_line(version: int, reason: str) -> str:
+    return f"version {version} has no evaluation: {reason}; logs/driver.log says more"
+
+
+class View(NamedTuple):
+    """How the records of one kind of run look."""
+
+    step_line: Callable[[Any, int], str]  # of a step and of how many there will be
+    eval_line: Callable[[Any], str]
+    figures: Callable[[Any], RenderableType]  # of the last step
+    trend: Callable[[Sequence[Any]], RenderableType]  # of all steps so far
+    status: str  # between steps
+
+
 class LineDisplay:
     """For logs and pipes."""
 
-    def __init__(self, console: Console, *, steps: int) -> None:
+    def __init__(self, console: Console, *, steps: int, view: View | None = None) -> None:
         self._console = console
         self._steps = steps
+        self._view = view or REINFORCEMENT
 
     def say(self, text: str) -> None:
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
@@ -59,11 +83,17 @@ class LineDisplay:
         if done * 4 // total > (done - 1) * 4 // total:
             self.say(f"{what}: {done} of {total}")
 
-    def stepped(self, record: StepRecord) -> None:
-        self.say(step_line(record, self._steps))
+    def stepped(self, record: Any) -> None:
+        self.say(self._view.step_line(record, self._steps))
 
-    def evaluated(self, record: EvalRecord) -> None:
-        self.say(eval_line(record))
+    def evaluated(self, record: Any) -> None:
+        self.say(self._view.eval_line(record))
+
+    def resumed(self, record: Any) -> None:
+        self.say(resume_line(record))
+
+    def evaluation_failed(self, version: int, reason: str) -> None:
+        self.say(failed_evaluation_line(version, reason))
 
     def close(self) -> None:
         pass
@@ -72,10 +102,10 @@ class LineDisplay:
 class LiveDisplay:
     """For people: a panel that stays in place, under the lines of what happened."""
 
-    def __init__(self, console: Console, *, steps: int, name: str) -> None:
+    def __init__(self, console: Console, *, steps: int, name: str, view: View | None = None) -> None:
         self._name = name
-        self._success: list[float] = []
-        self._last: StepRecord | None = None
+        self._view = view or REINFORCEMENT
+        self._steps: list[Any] = []
         self._status = "starting"
         self._progress = Progress(
             TextColumn("step"),
@@ -99,23 +129,29 @@ class LiveDisplay:
         self._status = f"{what}: {done} of {total}"
         self._live.update(self._panel())
 
-    def stepped(self, record: StepRecord) -> None:
-        self._last = record
-        self._status = "training; rollouts go on"
-        self._success.append(record.success_average)
+    def stepped(self, record: Any) -> None:
+        self._steps.append(record)
+        self._status = self._view.status
         self._progress.update(self._bar, completed=record.step)
         self._live.update(self._panel())
 
-    def evaluated(self, record: EvalRecord) -> None:
-        self.say(eval_line(record))
+    def evaluated(self, record: Any) -> None:
+        self.say(self._view.eval_line(record))
+
+    def resumed(self, record: Any) -> None:
+        self.say(resume_line(record))
+        self._progress.update(self._bar, completed=record.version)
+
+    def evaluation_failed(self, version: int, reason: str) -> None:
+        self.say(failed_evaluation_line(version, reason))
 
     def close(self) -> None:
         self._live.stop()
 
     def _panel(self) -> RenderableType:
         parts: list[RenderableType] = [self._progress, Text(self._status, style="dim")]
-        if self._last is not None:
-            parts += [_figures(self._last), Text(f"success {sparkline(self._success)}", style="green")]
+        if self._steps:
+            parts += [self._view.figures(self._steps[-1]), self._view.trend(self._steps)]
         return Panel(Group(*parts), title=f"agentrl · {self._name}", border_style="cyan")
 
 
@@ -137,5 +173,16 @@ def _figures(record: StepRecord) -> Table:
     return table
 
 
-def display_for(console: Console, *, steps: int, name: str) -> LineDisplay | LiveDisplay:
-    return LiveDisplay(console, steps=steps, name=name) if console.is_terminal else LineDisplay(console, steps=steps)
+def _trend(records: Sequence[StepRecord]) -> Text:
+    return Text(f"success {sparkline([record.success_average for record in records])}", style="green")
+
+
+REINFORCEMENT = View(
+    step_line=step_line, eval_line=eval_line, figures=_figures, trend=_trend, status="training; rollouts go on"
+)
+
+
+def display_for(console: Console, *, steps: int, name: str, view: View = REINFORCEMENT) -> LineDisplay | LiveDisplay:
+    if console.is_terminal:
+        return LiveDisplay(console, steps=steps, name=name, view=view)
+    return LineDisplay(console, steps=steps, view=view)

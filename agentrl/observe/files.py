@@ -7,8 +7,6 @@ from typing import Any
 
 import msgspec
 
-from agentrl.observe.records import EvalRecord, StepRecord
-
 
 class JsonLines:
     """`metrics.jsonl`: one object a line, `kind` says which record it is. Flushed line by line."""
@@ -16,17 +14,25 @@ class JsonLines:
     def __init__(self, path: Path) -> None:
         self._file = path.open("ab")
 
-    def stepped(self, record: StepRecord) -> None:
+    def stepped(self, record: Any) -> None:
         self._write("step", record)
 
-    def evaluated(self, record: EvalRecord) -> None:
+    def evaluated(self, record: Any) -> None:
         self._write("evaluation", record)
+
+    def resumed(self, record: Any) -> None:
+        self._write("resume", record)
+
+    def evaluation_failed(self, version: int, reason: str) -> None:
+        self._line({"kind": "evaluation_failed", "version": version, "reason": reason})
 
     def close(self) -> None:
         self._file.close()
 
-    def _write(self, kind: str, record: StepRecord | EvalRecord) -> None:
-        line = {"kind": kind, **msgspec.to_builtins(record, str_keys=True)}
+    def _write(self, kind: str, record: msgspec.Struct) -> None:
+        self._line({"kind": kind, **msgspec.to_builtins(record, str_keys=True)})
+
+    def _line(self, line: dict[str, Any]) -> None:
         self._file.write(msgspec.json.encode(line) + b"\n")
         self._file.flush()
 
@@ -39,11 +45,17 @@ class TensorBoard:
 
         self._writer = SummaryWriter(str(directory))
 
-    def stepped(self, record: StepRecord) -> None:
+    def stepped(self, record: Any) -> None:
         self._write("", msgspec.to_builtins(record, str_keys=True), record.step)
 
-    def evaluated(self, record: EvalRecord) -> None:
+    def evaluated(self, record: Any) -> None:
         self._write("evaluation/", msgspec.to_builtins(record), record.version)
+
+    def resumed(self, record: Any) -> None:
+        """Nothing: its lines go on."""
+
+    def evaluation_failed(self, version: int, reason: str) -> None:
+        """Nothing: the next step's counts have it."""
 
     def close(self) -> None:
         self._writer.close()

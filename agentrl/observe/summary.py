@@ -11,7 +11,7 @@ from rich.console import Console
 from agentrl.observe.records import StepRecord, Summary
 
 
-def write_summary(path: Path, summary: Summary) -> None:
+def write_summary(path: Path, summary: msgspec.Struct) -> None:
     path.write_bytes(msgspec.json.format(msgspec.json.encode(summary), indent=2) + b"\n")
 
 
@@ -31,6 +31,18 @@ def print_summary(console: Console, summary: Summary, steps: Sequence[StepRecord
         f"sampled under more than one version; largest lag {summary.staleness_max};\nwithout gradient: {dropped}",
         highlight=False,
     )
+    if summary.failed_episodes:
+        failed = ", ".join(f"{reason}: {count}" for reason, count in sorted(summary.failed_episodes.items()))
+        again = sum(summary.retried_episodes.values())
+        console.print(f"episodes that failed: {failed}; played again: {again}", highlight=False)
+    if summary.failed_evaluations:
+        told = ", ".join(f"{reason}: {count}" for reason, count in sorted(summary.failed_evaluations.items()))
+        console.print(f"evaluations without a result: {told}", highlight=False)
+    for name, part in summary.reward_parts.items():
+        out_s, failures = part.get("outage_s", 0.0), part.get("failures", 0.0)
+        if out_s >= 1.0 or failures:
+            told = f"reward {name}: out for {out_s:.0f} s, {failures:.0f} episodes left without it"
+            console.print(told, highlight=False)
     console.print(
         f"run directory {directory}\n"
         f"  agentrl audit {directory}                      prove that every trained token is the one sampled\n"

@@ -62,14 +62,31 @@ class TrajectoryStore(Protocol):
 
     def set_reward(self, session_id: str, reward: float | None, components: Mapping[str, float | None]) -> None: ...
 
-    def admit(self, group_id: str, task: Task, version: int) -> None: ...
+    def set_call_rewards(self, session_id: str, rewards: Sequence[float | None]) -> None:
+        """Of the trajectory's calls, in their order. Raises StoreError when it has another number of calls."""
+        ...
 
-    def settle(self, group_id: str, outcome: str, step: int | None, settlements: Sequence[Settlement] = ()) -> None:
-        """Closes a group and its trajectories in one transaction: all of it happens, or none.
+    def admit(self, group_id: str, task: Task, version: int, position: bytes | None = None) -> None:
+        """`position`, JSON, replaces the last one in the same transaction: where the driver stands once it is done."""
+        ...
+
+    def settle(
+        self,
+        group_id: str,
+        outcome: str,
+        step: int | None,
+        settlements: Sequence[Settlement] = (),
+        position: bytes | None = None,
+    ) -> None:
+        """Closes a group and its trajectories in one transaction, with the `position`: all of it happens, or none.
 
         A trajectory settled as TRAINED has to be stored, of mode train and of this group, and the group itself settled
         as TRAINED at the same step. One that was dropped may be absent: an episode can die before it leaves tokens.
         """
+        ...
+
+    def position(self) -> bytes | None:
+        """The last one that `admit` or `settle` was given."""
         ...
 
     def groups(self, *, open_only: bool = False) -> Iterator[GroupRecord]: ...
@@ -78,10 +95,16 @@ class TrajectoryStore(Protocol):
 
     def record_swap(self, swap: SwapRecord) -> None: ...
 
-    def swaps(self) -> list[SwapRecord]: ...
+    def swaps(self, skip: int = 0) -> list[SwapRecord]:
+        """In the order in which they were recorded, without the first `skip`."""
+        ...
 
     def append(self, entries: Sequence[JournalEntry]) -> None:
         """Journals events of sessions that go on, in order and in one transaction: all of them, or none."""
+        ...
+
+    def write(self, entries: Sequence[JournalEntry], trajectories: Sequence[Trajectory]) -> None:
+        """`append` and `save`, of different sessions, in one transaction: all of it, or nothing."""
         ...
 
     def journal(self, owner: str) -> Iterator[tuple[str, list[bytes]]]:

@@ -19,6 +19,8 @@ from agentrl.errors import StoreError
 BUSY_TIMEOUT_S = 30.0
 """How long a writer waits for another's transaction before it gives up with StoreUnavailable."""
 CONNECT_TIMEOUT_S = 10
+WAL_PAGES = 4000
+"""SQLite: pages (16 MB) after which the WAL is copied into the database; most of them were written again by then."""
 STATEMENT_TIMEOUT_S = 120
 """PostgreSQL: the longest that one statement may run."""
 LOST_AFTER_S = 30
@@ -73,7 +75,8 @@ def _configure_sqlite(connection: Any, _record: object) -> None:
     before it returns, so it survives kill -9 of the process; only a power cut can take the last commits with it, and it
     never damages the file. FULL would add one fsync to every finished episode."""
     connection.isolation_level = None  # transactions are begun below, not guessed from the statement
-    for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON"):
+    pragmas = ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON", f"wal_autocheckpoint={WAL_PAGES}")
+    for pragma in pragmas:
         connection.execute(f"PRAGMA {pragma}").close()
 
 

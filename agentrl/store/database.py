@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 from sqlalchemy import Connection, inspect, select, text
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, SQLAlchemyError
@@ -12,6 +14,8 @@ from sqlalchemy.exc import TimeoutError as NoConnection
 
 from agentrl.errors import StoreError, StoreUnavailable
 from agentrl.store import connect, schema
+from agentrl.store.file_lock import FileLock
+from agentrl.store.plain import Plain, transaction
 
 CREATING = 0x61_67_65_6E_74_72_6C
 """PostgreSQL: the advisory lock of whoever creates the tables ("agentrl")."""
@@ -26,11 +30,15 @@ class Database:
 
     def __init__(self, url: str, *, create: bool) -> None:
         self._engine = connect.open_engine(url, create=create)
+        self._driver: Any = self._engine.dialect.loaded_dbapi
         self._postgresql = self._engine.dialect.name == "postgresql"
+        self._sqlite = self._engine.dialect.name == "sqlite"
         self._snapshots = self._engine
         if self._postgresql:
             self._snapshots = self._engine.execution_options(isolation_level="REPEATABLE READ")
+        self.layout = schema.SCHEMA_VERSION  # of the store, as far as this process knows
         self._turn = threading.Lock()
+        self._lock = FileLock(Path(f"{self._engine.url.database}-lock")) if self._sqlite else None
         self.where = self._engine.url.render_as_string(hide_password=True)
         try:
             self._check_schema(create=create)
@@ -57,9 +65,16 @@ class Database:
                 yield connection
 
     @contextmanager
+    def write_plainly(self, doing: str) -> Iterator[Plain]:
+        """As `write`, past SQLAlchemy: for what every episode writes."""
+        with self._reported(doing), self._in_turn(doing), transaction(self._engine) as plain:
+            yield plain
+
+    @contextmanager
     def _in_turn(self, doing: str) -> Iterator[None]:
-        """One writing thread at a time where the database takes one: it would let the others poll for its lock."""
-        if self._postgresql:
+        """One writing thread and process at a time where the database takes one: SQLite would let the others sleep for
+        ten times as long as a transaction takes."""
+        if self._lock is None:
             yield
             return
         if not self._turn.acquire(timeout=connect.BUSY_TIMEOUT_S):
@@ -67,12 +82,38 @@ class Database:
                 f"{doing} in {self.where} failed: other threads write since {connect.BUSY_TIMEOUT_S:g} s"
             )
         try:
-            yield
+            with self._lock.held(connect.BUSY_TIMEOUT_S):
+                yield
+        except OSError as error:
+            raise StoreUnavailable(f"{doing} in {self.where} failed: {error}") from error
         finally:
             self._turn.release()
 
+    def raise_layout(self) -> None:
+        """Before what only the present layout has is written: who cannot read that refuses the store from now on."""
+        if self.layout == schema.SCHEMA_VERSION:
+            return
+        key, version = schema.meta.c.key, str(schema.SCHEMA_VERSION)
+        with self.write("raising the layout") as connection:
+            self._alone(connection)
+            for table in schema.metadata.sorted_tables:
+                there = {column["name"] for column in inspect(connection).get_columns(table.name)}
+                for column in table.columns:
+                    if column.name not in there:  # another process may have been here
+                        kind = column.type.compile(connection.dialect)
+                        connection.execute(text(f"ALTER TABLE {table.name} ADD COLUMN {column.name} {kind}"))
+            connection.execute(schema.meta.update().where(key == "schema_version").values(value=version))
+        self.layout = schema.SCHEMA_VERSION
+
+    def _alone(self, connection: Connection) -> None:
+        """Until the transaction ends, nobody else changes the tables."""
+        if self._postgresql:
+            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": CREATING})
+
     def close(self) -> None:
         self._engine.dispose()
+        if self._lock is not None:
+            self._lock.close()
 
     @contextmanager
     def _reported(self, doing: str) -> Iterator[None]:
@@ -81,6 +122,10 @@ class Database:
         except SQLAlchemyError as error:
             cause = getattr(error, "orig", None) or error
             raise _kind(error)(f"{doing} in {self.where} failed: {cause}") from error
+        except self._driver.Error as error:
+            kinds = {self._driver.OperationalError: StoreUnavailable, self._driver.IntegrityError: Conflict}
+            kind = next((kind for of, kind in kinds.items() if isinstance(error, of)), StoreError)
+            raise kind(f"{doing} in {self.where} failed: {error}") from error
         except UnicodeDecodeError as error:
             raise StoreError(f"{doing} in {self.where} failed: the file is damaged: {error}") from error
         except UnicodeEncodeError as error:
@@ -90,8 +135,7 @@ class Database:
         version = self._schema_version()
         if version is None and create:
             with self.write("creating the tables") as connection:
-                if self._postgresql:
-                    connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": CREATING})
+                self._alone(connection)
                 schema.metadata.create_all(connection)
                 if connection.execute(select(schema.meta.c.value)).first() is None:
                     row = {"key": "schema_version", "value": str(schema.SCHEMA_VERSION)}
@@ -99,11 +143,13 @@ class Database:
             version = self._schema_version()
         if version is None:
             raise StoreError(f"{self.where} holds no trajectory store")
-        if version != str(schema.SCHEMA_VERSION):
+        if version not in schema.READABLE:
+            readable = ", ".join(sorted(schema.READABLE))
             raise StoreError(
-                f"{self.where} has store layout {version}, this agentrl reads and writes {schema.SCHEMA_VERSION}; "
-                "open it with the agentrl that wrote it, or start a new run directory"
+                f"{self.where} has store layout {version}, this agentrl reads {readable} and writes "
+                f"{schema.SCHEMA_VERSION}; open it with the agentrl that wrote it, or start a new run directory"
             )
+        self.layout = int(version)
 
     def _schema_version(self) -> str | None:
         """None for a database without our tables. Raises StoreError for one that holds something else."""

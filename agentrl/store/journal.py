@@ -7,20 +7,19 @@ from collections.abc import Sequence
 from sqlalchemy import Connection, delete, exists, func, select
 
 from agentrl.store import schema
+from agentrl.store.plain import Plain
 from agentrl.types import JournalEntry
 
+_COLUMNS = ("session_id", "owner", "data")
 _ROWS_AT_ONCE = 512
-"""Three parameters each: far under every database's limit."""
+"""Three values each: far under every database's limit."""
 
 
-def append(connection: Connection, entries: Sequence[JournalEntry]) -> None:
-    """In order. One statement for many rows: a statement each would hand Python's lock to and fro as often."""
-    place = "(%s, %s, %s)" if connection.dialect.paramstyle in ("format", "pyformat") else "(?, ?, ?)"
+def append(database: Plain, entries: Sequence[JournalEntry]) -> None:
+    """In order."""
     for start in range(0, len(entries), _ROWS_AT_ONCE):
         rows = entries[start : start + _ROWS_AT_ONCE]
-        statement = f"INSERT INTO journal (session_id, owner, data) VALUES {', '.join([place] * len(rows))}"
-        values = tuple(value for row in rows for value in (row.session_id, row.owner, row.data))
-        connection.exec_driver_sql(statement, values)
+        database.insert_at_once(schema.journal, _COLUMNS, [(row.session_id, row.owner, row.data) for row in rows])
 
 
 def open_sessions(connection: Connection, owner: str) -> list[str]:

@@ -10,7 +10,8 @@ import msgspec
 from agentrl.errors import StoreError, TrajectoryNotFound
 from agentrl.store.base import GroupRecord, Settlement
 from agentrl.store.codec import Encoded, decode, decode_task, encode, encode_reward, encode_task
-from agentrl.store.rules import Standing, refuse_settlement
+from agentrl.store.position import as_text
+from agentrl.store.rules import Standing, refuse_another_number, refuse_call_rewards, refuse_settlement
 from agentrl.types import JournalEntry, Mode, SwapRecord, Task, Trajectory
 
 
@@ -23,15 +24,22 @@ class MemoryStore:
         self._groups: dict[str, GroupRecord] = {}
         self._settlements: dict[str, Settlement] = {}
         self._swaps: list[SwapRecord] = []
+        self._position: str | None = None
         self._journal: dict[tuple[str, str], list[bytes]] = {}  # by session and owner
 
     def save(self, trajectory: Trajectory) -> None:
-        encoded = encode(trajectory)
+        self.write((), (trajectory,))
+
+    def write(self, entries: Sequence[JournalEntry], trajectories: Sequence[Trajectory]) -> None:
+        encoded = {trajectory.session_id: encode(trajectory) for trajectory in trajectories}
         with self._lock:
-            if trajectory.session_id in self._trajectories:
-                raise StoreError(f"trajectory {trajectory.session_id!r} is saved already")
-            self._trajectories[trajectory.session_id] = encoded
-            self._forget(trajectory.session_id)
+            for session_id in encoded:
+                if session_id in self._trajectories:
+                    raise StoreError(f"trajectory {session_id!r} is saved already")
+            self._trajectories |= encoded
+            for session_id in encoded:
+                self._forget(session_id)
+            self._append(entries)
 
     def get(self, session_id: str) -> Trajectory:
         with self._lock:
@@ -62,14 +70,34 @@ class MemoryStore:
                 raise TrajectoryNotFound(f"no trajectory {session_id!r} in the store")
             encoded.header = {**encoded.header, **columns}
 
-    def admit(self, group_id: str, task: Task, version: int) -> None:
+    def set_call_rewards(self, session_id: str, rewards: Sequence[float | None]) -> None:
+        refuse_call_rewards(session_id, rewards)
+        with self._lock:
+            encoded = self._trajectories.get(session_id)
+            if encoded is None:
+                raise TrajectoryNotFound(f"no trajectory {session_id!r} in the store")
+            refuse_another_number(session_id, rewards, len(encoded.calls))
+            scored = zip(encoded.calls, rewards, strict=True)
+            encoded.calls = [{**call, "reward": reward} for call, reward in scored]
+
+    def admit(self, group_id: str, task: Task, version: int, position: bytes | None = None) -> None:
+        text = as_text(position)
         copy = decode_task(encode_task(task))
         with self._lock:
             if group_id in self._groups:
                 raise StoreError(f"group {group_id!r} is admitted already")
             self._groups[group_id] = GroupRecord(group_id=group_id, task=copy, admitted_at_version=version)
+            self._position = text or self._position
 
-    def settle(self, group_id: str, outcome: str, step: int | None, settlements: Sequence[Settlement] = ()) -> None:
+    def settle(
+        self,
+        group_id: str,
+        outcome: str,
+        step: int | None,
+        settlements: Sequence[Settlement] = (),
+        position: bytes | None = None,
+    ) -> None:
+        text = as_text(position)
         with self._lock:
             group = self._groups.get(group_id)
             ids = [settlement.session_id for settlement in settlements]
@@ -79,6 +107,11 @@ class MemoryStore:
             assert group is not None
             self._groups[group_id] = msgspec.structs.replace(group, outcome=outcome, step=step)
             self._settlements.update({settlement.session_id: settlement for settlement in settlements})
+            self._position = text or self._position
+
+    def position(self) -> bytes | None:
+        with self._lock:
+            return None if self._position is None else self._position.encode()
 
     def groups(self, *, open_only: bool = False) -> Iterator[GroupRecord]:
         with self._lock:
@@ -93,14 +126,17 @@ class MemoryStore:
         with self._lock:
             self._swaps.append(swap)
 
-    def swaps(self) -> list[SwapRecord]:
+    def swaps(self, skip: int = 0) -> list[SwapRecord]:
         with self._lock:
-            return list(self._swaps)
+            return list(self._swaps[skip:])
 
     def append(self, entries: Sequence[JournalEntry]) -> None:
         with self._lock:
-            for entry in entries:
-                self._journal.setdefault((entry.session_id, entry.owner), []).append(bytes(entry.data))
+            self._append(entries)
+
+    def _append(self, entries: Sequence[JournalEntry]) -> None:
+        for entry in entries:
+            self._journal.setdefault((entry.session_id, entry.owner), []).append(bytes(entry.data))
 
     def journal(self, owner: str) -> Iterator[tuple[str, list[bytes]]]:
         with self._lock:

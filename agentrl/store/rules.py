@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 
 from msgspec import Struct
@@ -46,6 +47,18 @@ def refuse_settlement(
         seen.add(session_id)
         if settlement.outcome == TRAINED:
             _refuse_training(group_id, outcome, step, settlement, standings.get(session_id))
+
+
+def refuse_call_rewards(session_id: str, rewards: Sequence[float | None]) -> None:
+    """Raises StoreError for a reward that is not a finite number: it would be read back as missing."""
+    for position, reward in enumerate(rewards):
+        if reward is not None and not math.isfinite(reward):
+            raise StoreError(f"the reward of call {position} of trajectory {session_id!r} is {reward}")
+
+
+def refuse_another_number(session_id: str, rewards: Sequence[float | None], calls: int) -> None:
+    if len(rewards) != calls:
+        raise StoreError(f"{len(rewards)} rewards for the {calls} calls of trajectory {session_id!r}")
 
 
 def _refuse_training(

@@ -6,6 +6,8 @@ of `agentrl.store.codec`.
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy import (
     DDL,
     BigInteger,
@@ -21,8 +23,22 @@ from sqlalchemy import (
     event,
 )
 
-SCHEMA_VERSION = 2
-"""Raised by every change of layout or codec; a store of another version is refused when it is opened."""
+SCHEMA_VERSION = 4
+"""Raised by every change of layout or codec; a store of a version that is not `READABLE` is refused when it is opened.
+
+Since 3, a row's mask and logprobs that follow from its calls are not stored (`codec.FOLLOWS`). A column that came later
+than 2 says since when (`SINCE`); older stores do not have it.
+"""
+READABLE = {"2", "3", "4"}
+"""A store of an older one of these becomes one of the present version with the first trajectory that is saved to it."""
+SINCE = "since"
+"""In a column's `info`: the first layout that has it. Such a column is nullable."""
+
+
+def columns(table: Table, layout: int) -> list[Column[Any]]:
+    """Those that a store of this layout has."""
+    return [column for column in table.columns if column.info.get(SINCE, 0) <= layout]
+
 
 _ID = Text().with_variant(Text(collation="C"), "postgresql")
 """In the same order in every database: by code points."""
@@ -80,6 +96,7 @@ calls = Table(
     Column("untrainable", Text),
     Column("started_at", Double, nullable=False),
     Column("ended_at", Double, nullable=False),
+    Column("moments", Text, info={SINCE: 4}),  # JSON
 )
 
 rows = Table(
@@ -89,7 +106,7 @@ rows = Table(
     Column("position", Integer, primary_key=True),
     Column("base", Integer),  # the call whose prompt + sample are the ids; null when token_ids holds them
     Column("token_ids", LargeBinary),
-    Column("loss_mask", LargeBinary, nullable=False),
+    Column("loss_mask", LargeBinary, nullable=False),  # this and the next are empty where they follow from the calls
     Column("logprobs", LargeBinary, nullable=False),  # of the tokens that have one
     Column("has_logprob", LargeBinary),  # null when it equals loss_mask
     Column("versions", Text, nullable=False),

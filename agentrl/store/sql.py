@@ -12,10 +12,12 @@ from sqlalchemy import Connection, RowMapping, Select, Table, func, insert, sele
 
 from agentrl.errors import StoreError, TrajectoryNotFound
 from agentrl.store import journal, schema
+from agentrl.store import position as positions
 from agentrl.store.base import GroupRecord, Settlement
-from agentrl.store.codec import decode, decode_task, encode, encode_reward, encode_task
+from agentrl.store.codec import Encoded, decode, decode_task, encode, encode_reward, encode_task
 from agentrl.store.database import Conflict, Database
-from agentrl.store.rules import Standing, refuse_settlement
+from agentrl.store.plain import Plain
+from agentrl.store.rules import Standing, refuse_another_number, refuse_call_rewards, refuse_settlement
 from agentrl.types import JournalEntry, Mode, SwapRecord, Task, Trajectory
 
 R = TypeVar("R", bound=msgspec.Struct)
@@ -57,24 +59,26 @@ class SqlStore:
     @_decided_again
     def save(self, trajectory: Trajectory) -> None:
         encoded = encode(trajectory)
-        key = {"session_id": trajectory.session_id}
-        with self._database.write(f"saving trajectory {trajectory.session_id!r}") as connection:
-            if _header(connection, trajectory.session_id) is not None:
-                raise StoreError(f"trajectory {trajectory.session_id!r} is saved already")
-            connection.execute(insert(schema.trajectories), encoded.header)
-            if encoded.calls:
-                connection.execute(insert(schema.calls), [key | columns for columns in encoded.calls])
-            if encoded.rows:
-                rows = [key | {"position": index} | columns for index, columns in enumerate(encoded.rows)]
-                connection.execute(insert(schema.rows), rows)
-            journal.forget(connection, trajectory.session_id)
+        self._database.raise_layout()
+        with self._database.write_plainly(f"saving trajectory {trajectory.session_id!r}") as database:
+            _save(database, encoded)
+
+    def write(self, entries: Sequence[JournalEntry], trajectories: Sequence[Trajectory]) -> None:
+        saved = [encode(trajectory) for trajectory in trajectories]  # before the transaction, which others wait for
+        self._database.raise_layout()
+        with self._database.write_plainly(
+            f"journaling {len(entries)} events and saving {len(trajectories)} trajectories"
+        ) as database:
+            journal.append(database, entries)
+            for encoded in saved:
+                _save(database, encoded)
 
     def get(self, session_id: str) -> Trajectory:
         with self._database.read(f"reading trajectory {session_id!r}") as connection:
             header = _header(connection, session_id)
             if header is None:
                 raise TrajectoryNotFound(f"no trajectory {session_id!r} in the store")
-            return _load(connection, header)
+            return _load(connection, header, self._database.layout)
 
     def iterate(self, *, mode: Mode | None = None, group_id: str | None = None) -> Iterator[Trajectory]:
         """No transaction is held open between two trajectories, so a slow reader does not hold up a writer."""
@@ -110,16 +114,38 @@ class SqlStore:
             if done.rowcount != 1:
                 raise TrajectoryNotFound(f"no trajectory {session_id!r} in the store")
 
+    def set_call_rewards(self, session_id: str, rewards: Sequence[float | None]) -> None:
+        refuse_call_rewards(session_id, rewards)
+        table = schema.calls
+        of_session = table.c.session_id == session_id
+        with self._database.write(f"scoring the calls of trajectory {session_id!r}") as connection:
+            if _header(connection, session_id) is None:
+                raise TrajectoryNotFound(f"no trajectory {session_id!r} in the store")
+            there = connection.execute(select(func.count()).select_from(table).where(of_session)).scalar_one()
+            refuse_another_number(session_id, rewards, there)
+            for position, reward in enumerate(rewards):
+                connection.execute(update(table).where(of_session, table.c.position == position).values(reward=reward))
+
     @_decided_again
-    def admit(self, group_id: str, task: Task, version: int) -> None:
+    def admit(self, group_id: str, task: Task, version: int, position: bytes | None = None) -> None:
+        text = positions.as_text(position)
         columns = {"group_id": group_id, "task": encode_task(task), "admitted_at_version": version}
         with self._database.write(f"admitting group {group_id!r}") as connection:
             if _group(connection, group_id) is not None:
                 raise StoreError(f"group {group_id!r} is admitted already")
             connection.execute(insert(schema.groups), columns)
+            positions.write(connection, text)
 
     @_decided_again
-    def settle(self, group_id: str, outcome: str, step: int | None, settlements: Sequence[Settlement] = ()) -> None:
+    def settle(
+        self,
+        group_id: str,
+        outcome: str,
+        step: int | None,
+        settlements: Sequence[Settlement] = (),
+        position: bytes | None = None,
+    ) -> None:
+        text = positions.as_text(position)
         ids = [settlement.session_id for settlement in settlements]
         headers, books, groups = schema.trajectories, schema.settlements, schema.groups
         standing = select(headers.c.session_id, headers.c.mode, headers.c.group_id).where(headers.c.session_id.in_(ids))
@@ -134,6 +160,11 @@ class SqlStore:
             if settlements:
                 rows = [{"group_id": group_id, **msgspec.structs.asdict(settlement)} for settlement in settlements]
                 connection.execute(insert(books), rows)
+            positions.write(connection, text)
+
+    def position(self) -> bytes | None:
+        with self._database.read("reading the driver's position") as connection:
+            return positions.read(connection)
 
     def groups(self, *, open_only: bool = False) -> Iterator[GroupRecord]:
         query = select(schema.groups)
@@ -150,14 +181,14 @@ class SqlStore:
         with self._database.write(f"recording version {swap.version} of engine {swap.engine_id!r}") as connection:
             connection.execute(insert(schema.swaps), msgspec.structs.asdict(swap))
 
-    def swaps(self) -> list[SwapRecord]:
-        entries = self._in_order(schema.swaps, select(schema.swaps))
-        return [_as_record(entry, SwapRecord) for entry in entries]
+    def swaps(self, skip: int = 0) -> list[SwapRecord]:
+        query = select(schema.swaps).order_by(schema.swaps.c.seq).offset(skip)
+        return [_as_record(entry, SwapRecord) for entry in self._all("reading the swap log", query)]
 
     def append(self, entries: Sequence[JournalEntry]) -> None:
         if entries:
-            with self._database.write(f"journaling {len(entries)} events") as connection:
-                journal.append(connection, entries)
+            with self._database.write_plainly(f"journaling {len(entries)} events") as database:
+                journal.append(database, entries)
 
     def journal(self, owner: str) -> Iterator[tuple[str, list[bytes]]]:
         """The names of the open sessions are read at once, their events a session at a time."""
@@ -193,6 +224,18 @@ class SqlStore:
             last = page[-1]["seq"]
 
 
+def _save(database: Plain, encoded: Encoded) -> None:
+    session_id = encoded.header["session_id"]
+    if database.holds(schema.trajectories, session_id):
+        raise StoreError(f"trajectory {session_id!r} is saved already")
+    key = {"session_id": session_id}
+    database.insert(schema.trajectories, [encoded.header])
+    database.insert(schema.calls, [key | columns for columns in encoded.calls])
+    rows = [key | {"position": index} | columns for index, columns in enumerate(encoded.rows)]
+    database.insert(schema.rows, rows)
+    database.delete(schema.journal, session_id)
+
+
 def _header(connection: Connection, session_id: str) -> RowMapping | None:
     table = schema.trajectories
     return connection.execute(select(table).where(table.c.session_id == session_id)).mappings().one_or_none()
@@ -221,9 +264,13 @@ def _as_record(entry: Mapping[Any, Any], kind: type[R]) -> R:
         raise StoreError(f"stored {kind.__name__} {dict(entry)!r:.200} is damaged: {error}") from error
 
 
-def _load(connection: Connection, header: RowMapping) -> Trajectory:
+def _load(connection: Connection, header: RowMapping, layout: int) -> Trajectory:
     def parts(table: Table) -> Sequence[RowMapping]:
-        query = select(table).where(table.c.session_id == header["session_id"]).order_by(table.c.position)
+        query = (
+            select(*schema.columns(table, layout))
+            .where(table.c.session_id == header["session_id"])
+            .order_by(table.c.position)
+        )
         return connection.execute(query).mappings().all()
 
     return decode(header, parts(schema.calls), parts(schema.rows))

@@ -30,7 +30,7 @@ from bench.gateway.report import print_results
 from bench.gateway.results import missed
 from bench.gateway.rounds import BenchmarkFailed, Plan, measure
 from bench.gateway.sessions import Load, run_sessions
-from bench.gateway.subjects import SUBJECTS
+from bench.gateway.subjects import COMPARED, SUBJECTS
 from bench.gateway.workload import Sizes
 
 TABLE_WIDTH = 120
@@ -39,7 +39,9 @@ QUICK_LOAD = Load(sessions=20, turns=2, latency_ms=20, prompt_tokens=200, answer
 
 
 def main(
-    only: Annotated[str, typer.Option(help="Gateways to measure, by name.")] = ",".join(SUBJECTS),
+    only: Annotated[str, typer.Option(help=f"Gateways to measure, of {', '.join(SUBJECTS)}.")] = ",".join(
+        subject.name for subject in COMPARED
+    ),
     rounds: Annotated[int, typer.Option(min=1)] = 5,
     seconds: Annotated[float, typer.Option(help="Of one round of one gateway.")] = 4.0,
     stream_interval: Annotated[int, typer.Option(help="Tokens in one event of the engine; 0 is all in one.")] = 8,

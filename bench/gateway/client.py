@@ -39,6 +39,24 @@ class Round(Struct, frozen=True, kw_only=True):
     prompt_tokens: float | None = None  # mean over the calls of the audited episode, as recorded
 
 
+class Connections:
+    """Of one client: one to the gateway, and one to each other place that it says a session is at."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._open: dict[str, Connection] = {}
+
+    def to(self, origin: str) -> Connection:
+        url = origin or self._url
+        if url not in self._open:
+            self._open[url] = Connection(url)
+        return self._open[url]
+
+    def close(self) -> None:
+        for connection in self._open.values():
+            connection.close()
+
+
 class Clients:
     def __init__(self, subject: Subject, url: str, workload: Workload, *, first_episode: int) -> None:
         self._subject = subject
@@ -59,11 +77,12 @@ class Clients:
     async def audit(self) -> float:
         """Mean prompt ids of one recorded episode. Raises ValueError when it was not recorded as it should be."""
         subject, sizes = self._subject, self._workload.sizes
-        connection = Connection(self._url)
+        connections = Connections(self._url)
+        connection = connections.to("")
         try:
             route, bodies = await self._open(connection)
             for body in bodies:
-                await self._call(connection, route, body)
+                await self._call(connections, route, body)
             if subject.closed_before_read:
                 await ask(connection, subject.close(route))
             expected = (sizes.turns, sizes.turns * sizes.answer_tokens)
@@ -80,16 +99,17 @@ class Clients:
                 await ask(connection, subject.close(route))
             return prompts / calls
         finally:
-            connection.close()
+            connections.close()
 
     async def _client(self, begin: float, end: float) -> None:
-        connection = Connection(self._url)
+        connections = Connections(self._url)
+        connection = connections.to("")
         try:
             while time.perf_counter() < end:
                 route, bodies = await self._open(connection)
                 for body in bodies:
                     started = time.perf_counter()
-                    await self._call(connection, route, body)
+                    await self._call(connections, route, body)
                     ended = time.perf_counter()
                     if begin <= ended < end:
                         self._latencies_ms.append((ended - started) * 1000)
@@ -97,7 +117,7 @@ class Clients:
                         break
                 await ask(connection, self._subject.close(route))
         finally:
-            connection.close()
+            connections.close()
 
     async def _open(self, connection: Connection) -> tuple[Route, Iterator[bytes]]:
         episode = next(self._episodes)
@@ -106,8 +126,8 @@ class Clients:
         bodies = (self._workload.body(episode, turn, more=self._subject.fields) for turn in turns)
         return self._subject.route(episode, opened), bodies
 
-    async def _call(self, connection: Connection, route: Route, body: bytes) -> None:
-        answer = await connection.ask(Request("POST", route.path, body, route.headers))
+    async def _call(self, connections: Connections, route: Route, body: bytes) -> None:
+        answer = await connections.to(route.origin).ask(Request("POST", route.path, body, route.headers))
         if self._expected not in answer:
             raise BadAnswer(f"{self._subject.title} gave another answer than the engine: {answer[:300]!r}")
 

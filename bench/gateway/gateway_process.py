@@ -42,7 +42,7 @@ async def sample_lags(lags_ms: list[float]) -> None:
 async def serve(given: argparse.Namespace) -> list[float]:
     store = SqlStore(given.store)
     server = GatewayServer(
-        GatewayConfig(port=given.port, engine_urls=(given.engine_url,)),
+        GatewayConfig(port=given.port, engine_urls=tuple(given.engine_url)),
         renderer=Renderer.load(resolve_model(EMBEDDED)),
         engine_factory=HttpEngineClient,
         admin_key=os.environ["AGENTRL_ADMIN_KEY"],
@@ -67,7 +67,7 @@ async def serve(given: argparse.Namespace) -> list[float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--engine-url", required=True)
+    parser.add_argument("--engine-url", action="append", default=[], help="none where the driver attaches it")
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--store", required=True)
     parser.add_argument("--lags", type=Path, required=True)

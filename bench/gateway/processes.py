@@ -69,11 +69,14 @@ class Server:
         self._stop()
 
     def cpu_seconds(self) -> float:
-        times = self.stats.cpu_times()
-        return float(times.user + times.system)
+        """Of all its processes."""
+        return sum(float(times.user + times.system) for times in (each.cpu_times() for each in self._processes()))
 
     def rss_bytes(self) -> int:
-        return int(self.stats.memory_info().rss)
+        return sum(int(each.memory_info().rss) for each in self._processes())
+
+    def _processes(self) -> list[psutil.Process]:
+        return [self.stats, *self.stats.children(recursive=True)]
 
     def wait_until_idle(self) -> None:
         """Lets it finish what it put off: recording after the answer, for instance."""

@@ -48,7 +48,7 @@ class Results(Struct, kw_only=True, omit_defaults=True):
     requests_per_s_1: ByName = {}
     p50_ms_32: ByName = {}
     p99_ms_32: ByName = {}
-    cpu_ms_per_request_32: ByName = {}  # of the gateway's process
+    cpu_ms_per_request_32: ByName = {}  # of all processes of the gateway
     rss_mib: ByName = {}
     prompt_tokens: ByName = {}  # mean of one episode, as the gateway recorded it
     vllm: dict[str, Any] = {}

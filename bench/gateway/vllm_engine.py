@@ -36,7 +36,7 @@ def measure_vllm(results: Results, folder: Path, say: Callable[[str], None], *, 
     try:
         engine_url = replica.start(say)
         port = free_port()
-        command = Agentrl().server(engine_url, port, folder / "vllm")
+        command = Agentrl(workers=1).server(engine_url, port, folder / "vllm")
         (folder / "vllm").mkdir()
         assert command is not None
         with Server("gateway-of-vllm", command, port, folder) as gateway:

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import gymnasium
 
-_ENTRY_POINTS = {"agentrl/Calculator-v0": "agentrl_envs.calculator.env:Calculator"}
+_ENTRY_POINTS = {
+    "agentrl/Calculator-v0": "agentrl_envs.calculator.env:Calculator",
+    "agentrl/MathWord-v0": "agentrl_envs.math_word.env:MathWord",
+    "agentrl/PythonCode-v0": "agentrl_envs.python_code.env:PythonCode",
+    "agentrl/Shell-v0": "agentrl_envs.shell.env:Shell",
+    "agentrl/Sql-v0": "agentrl_envs.sql.env:Sql",
+    "agentrl/ToolShop-v0": "agentrl_envs.tool_shop.env:ToolShop",
+    "agentrl/WordGame-v0": "agentrl_envs.word_game.env:WordGame",
+}
 
 
 def register() -> None:

@@ -126,7 +126,7 @@ def test_a_quick_run_measures_agentrl_beside_no_gateway_and_writes_its_results(t
     assert set(results["requests_per_s_32"]) == set(results["p50_ms_1"]) == {"none", "agentrl"}
     assert min(*results["requests_per_s_32"].values(), *results["p50_ms_1"].values()) > 0
     assert results["prompt_tokens"]["agentrl"] == pytest.approx(300, rel=0.1)
-    assert "agentrl 0.1.0" in done.stdout
+    assert "agentrl (2 workers) 0.1.0" in done.stdout
 
 
 def test_many_sessions_at_once_all_get_their_answers(tmp_path: Path) -> None:

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from agentrl.cluster.handles import RayRollouts, RayTrainer, cause, remote
-from agentrl.errors import ConfigError, RunError, TrainerError
-from agentrl.types import Batch, Group, Task
+from agentrl.cluster.carriers import SharedMemoryCarrier
+from agentrl.cluster.handles import RayTrainer, cause, remote
+from agentrl.errors import ConfigError, TrainerError, TrainerLost
+from agentrl.types import Batch
 
 
 class Method:
@@ -31,7 +32,12 @@ class Rank:
 
 
 def trainer(*answers: Callable[..., Awaitable[Any]], timeout_s: float = 30.0) -> RayTrainer:
-    return RayTrainer([Rank(answer) for answer in answers], shared_memory=Path("memory"), timeout_s=timeout_s)
+    return RayTrainer(
+        [Rank(answer) for answer in answers],
+        carrier=SharedMemoryCarrier(Path("memory")),
+        timeout_s=timeout_s,
+        death_seen_s=0.05,
+    )
 
 
 async def hangs(*args: object) -> None:
@@ -44,12 +50,13 @@ async def test_the_answer_is_that_of_rank_0_and_every_rank_is_asked():
     def rank(number: int) -> Callable[..., Awaitable[Any]]:
         async def answer(method: str, *args: object) -> dict[str, float]:
             asked.append((number, method))
-            return {"loss": float(number), "skipped": False}
+            return {"loss": float(number), "skipped": False, "untrained_sessions": ["s3", "s1"]}
 
         return answer
 
-    metrics = await trainer(rank(0), rank(1)).step(Batch(version=0, rows=[]))
-    assert metrics == {"loss": 0.0, "skipped": 0.0}
+    result = await trainer(rank(0), rank(1)).step(Batch(version=0, rows=[]))
+    assert result.metrics == {"loss": 0.0, "skipped": 0.0}
+    assert result.untrained_sessions == {"s1", "s3"}
     assert asked == [(0, "step"), (1, "step")]
 
 
@@ -67,6 +74,22 @@ async def test_only_rank_0_opens_the_port_where_all_meet():
     assert asked == [(0, "bind"), (0, "setup", 4711), (1, "setup", 4711)]
 
 
+async def test_a_checkpoint_is_saved_and_loaded_by_every_rank():
+    asked = []
+
+    def rank(number: int) -> Callable[..., Awaitable[Any]]:
+        async def answer(method: str, *args: object) -> int:
+            asked.append((number, method, *args))
+            return 12
+
+        return answer
+
+    both = trainer(rank(0), rank(1))
+    await both.save(Path("/v12/trainer"), 12)
+    assert await both.load(Path("/v12/trainer")) == 12
+    assert asked == [(n, *call) for call in (("save", "/v12/trainer", 12), ("load", "/v12/trainer")) for n in (0, 1)]
+
+
 async def test_a_rank_that_fails_is_named_while_the_others_wait_for_it_in_a_collective():
     async def fails(*args: object) -> None:
         raise ValueError("the loss is made of cheese")
@@ -75,26 +98,32 @@ async def test_a_rank_that_fails_is_named_while_the_others_wait_for_it_in_a_coll
         await trainer(hangs, fails).step(Batch(version=0, rows=[]))
 
 
+class RayActorError(Exception):
+    """What all of Ray's errors of dead actors are."""
+
+
+class ActorDiedError(RayActorError):
+    pass
+
+
+async def test_a_rank_that_died_is_lost_though_the_others_say_first_that_their_collective_broke():
+    died = asyncio.Event()
+
+    async def breaks(*args: object) -> None:
+        died.set()
+        raise RuntimeError("Connection closed by peer")
+
+    async def dies(*args: object) -> None:
+        await died.wait()
+        raise ActorDiedError("the actor died")
+
+    with pytest.raises(TrainerLost, match="trainer rank 1 died in step"):
+        await trainer(breaks, dies).step(Batch(version=0, rows=[]))
+
+
 async def test_a_step_that_never_ends_is_a_trainer_error_that_says_which_limit():
-    with pytest.raises(TrainerError, match=r"trainer step did not end within loop.step_timeout_s = 0.05 s"):
+    with pytest.raises(TrainerLost, match=r"trainer step did not end within loop.step_timeout_s = 0.05 s"):
         await trainer(hangs, timeout_s=0.05).step(Batch(version=0, rows=[]))
-
-
-async def test_groups_go_round_the_workers_and_a_worker_that_fails_ends_the_run():
-    class Worker:
-        def __init__(self, name: str) -> None:
-            async def run_group(group_id: str, task: Task, **kwargs: object) -> Group:
-                if name == "b":
-                    raise OSError("no space left")
-                return Group(group_id=f"{group_id} on {name}", task=task)
-
-            self.run_group = Method(run_group)
-
-    rollouts = RayRollouts([Worker("a"), Worker("b")])
-    task = Task(id="t", env_id="e")
-    assert (await rollouts.run_group("g0", task, size=2, version=0, mode="train")).group_id == "g0 on a"
-    with pytest.raises(RunError, match="a rollout worker failed on group g1: OSError: no space left"):
-        await rollouts.run_group("g1", task, size=2, version=0, mode="train")
 
 
 class RayTaskError(Exception):

@@ -13,7 +13,12 @@ import asyncio, sys
 from agentrl.cluster.signals import interruptible, signals_ignored
 
 async def work(interrupts):
-    with interrupts.cancelling():
+    def ask():
+        print("asked", flush=True)
+        return True
+
+    limits = {"asked": (ask, 600.0), "late": (ask, 0.1)}
+    with interrupts.cancelling(*limits.get(sys.argv[1], ())):
         try:
             print("working", flush=True)
             await asyncio.sleep(600)
@@ -47,6 +52,23 @@ def test_a_signal_cancels_the_run_which_cleans_up(number: int):
     process.send_signal(number)
     output, _ = process.communicate(timeout=30)
     assert (output, process.returncode) == ("cleaning\nCancelledError\n", 7)
+
+
+def test_a_run_that_ends_by_itself_is_cancelled_only_when_it_takes_too_long():
+    process = start("late")
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=30)
+    assert (output, process.returncode) == ("asked\ncleaning\nCancelledError\n", 7)
+
+
+def test_a_second_signal_does_not_wait_for_what_the_first_one_asked_for():
+    process = start("asked")
+    process.send_signal(signal.SIGTERM)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "asked\n"
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=30)
+    assert (output, process.returncode) == ("ended everything\n", 143)
 
 
 def test_a_signal_outside_the_event_loop_interrupts_too():

@@ -8,6 +8,7 @@ import pytest
 
 from agentrl.config import load_run_config
 from agentrl.errors import ConfigError
+from agentrl.kinds import load_config
 
 MINIMAL = """
 name = "test"
@@ -104,13 +105,18 @@ def test_the_runs_seed_reaches_the_trainer_unless_it_has_its_own(run_file):
         ("seed=-1", " seed = -1: .*greater than or equal to 0"),
         ("seed=1.5", " seed = 1.5: .*integer"),
         ("trainer_kind=5", "trainer_kind = 5: .*string"),
-        ("trainer_kind=os:path", "'os:path' of agentrl.trainer_configs is a module; name a function or a class"),
+        ("trainer_kind=os:path", "agentrl.trainer_configs 'os:path' is a module; name a class or a function"),
         ("trainer_kind=json:dumps", "trainer_kind = 'json:dumps' names <function dumps .* not a pydantic model"),
     ],
 )
 def test_a_value_that_no_run_can_have_is_refused_by_its_own_name(run_file, override: str, message: str):
     with pytest.raises(ConfigError, match=message):
         load_run_config(run_file(), [override])
+
+
+def test_a_runs_gateway_is_one_process(run_file):
+    with pytest.raises(ConfigError, match=r"gateway = .*: workers is 2, and a run's gateway is one process"):
+        load_run_config(run_file(f"{MINIMAL}[gateway]\nworkers = 2\n"))
 
 
 def test_the_largest_seed_is_one_that_torch_takes(run_file):
@@ -168,4 +174,4 @@ def test_a_run_name_is_one_plain_directory_name(run_file, name: str):
     "file", sorted(Path(__file__).parents[2].glob("examples/*/*.toml")), ids=lambda p: p.parent.name
 )
 def test_every_shipped_configuration_is_valid(file: Path):
-    assert load_run_config(file).name
+    assert load_config(file).name

@@ -250,3 +250,11 @@ async def test_a_hundred_requests_at_once_keep_their_answers_apart() -> None:
 def test_the_record_of_a_request_holds_what_was_sampled() -> None:
     request = Request(request_id="a", prompt_ids=[1], sampling_params={})
     assert (request.token_ids, request.finish_reason, request.aborted) == ([], None, False)
+
+
+async def test_an_adapter_is_asked_for_by_name_and_without_one_the_model_itself(engine: ScriptedEngine) -> None:
+    plain, adapted = HttpEngineClient(engine.url), HttpEngineClient(engine.url, model="adapter")
+    for client in (plain, adapted):
+        await chunks_of(client)
+        await client.close()
+    assert [request.model for request in engine.requests] == [None, "adapter"]

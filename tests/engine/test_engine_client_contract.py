@@ -279,6 +279,14 @@ async def test_a_context_length_that_cannot_be_one_is_refused_and_asked_for_agai
     assert await client.context_length() == 64
 
 
+async def test_an_adapter_of_the_model_has_no_context_length_of_its_own(
+    client: HttpEngineClient, engine: RawEngine
+) -> None:
+    """As vLLM lists one: with `"max_model_len": null`."""
+    engine.models = {"data": [{"id": "policy", "max_model_len": 64}, {"id": "adapter", "max_model_len": None}]}
+    assert await client.context_length() == 64
+
+
 @pytest.mark.parametrize(
     "info", [[], {}, {"weight_version": 5}, {"weight_version": "x"}, {"weight_version": "9" * 5000}], ids=str
 )

@@ -9,10 +9,20 @@ from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
+from safetensors.numpy import load_file
 
-from agentrl.engine import launch
+from agentrl.assets import EMBEDDED, resolve_model
+from agentrl.engine import launch, vllm_plugin
 from agentrl.engine.config import EngineConfig
-from agentrl.engine.launch import check_vllm, listening_socket, server_environment, server_flags, tail
+from agentrl.engine.empty_adapter import write_empty_adapter
+from agentrl.engine.launch import (
+    BACKENDS,
+    check_vllm,
+    listening_socket,
+    server_environment,
+    server_flags,
+    tail,
+)
 from agentrl.errors import ConfigError
 
 
@@ -49,7 +59,38 @@ def test_what_is_left_out_is_left_to_vllm() -> None:
     assert "--kv-cache-memory-bytes" not in flags
 
 
-@pytest.mark.parametrize("arg", ["--port", "--logprobs-mode=raw_logprobs", "--generation_config"])
+@pytest.mark.parametrize(
+    ("transfer", "backend"),
+    [("object_store", "agentrl_shm"), ("nccl", "agentrl_nccl"), ("ipc", "agentrl_ipc")],
+)
+def test_each_weight_transfer_has_a_backend_that_the_plugin_registers(transfer: str, backend: str) -> None:
+    flags = server_flags("model", EngineConfig.model_validate({"weight_transfer": transfer}), 1)
+    assert json.loads(value_of(flags, "--weight-transfer-config")) == {"backend": backend}
+    assert set(BACKENDS.values()) == set(vllm_plugin.ENGINES)
+
+
+def test_a_server_for_adapters_starts_with_one_that_changes_nothing(tmp_path: Path) -> None:
+    """Rank 9 needs room for 16: vLLM makes room for 8, 16, 32, … It takes no adapter that is on no layer."""
+    model = resolve_model(EMBEDDED)
+    adapter = write_empty_adapter(tmp_path / "engine-0-adapter", model)
+    flags = server_flags("model", EngineConfig(), 1, adapter_rank=9, adapter=adapter)
+    assert "--enable-lora" in flags
+    assert value_of(flags, "--max-lora-rank") == "16"
+    assert value_of(flags, "--lora-modules") == f"adapter={adapter}"
+    tensors = load_file(adapter / "adapter_model.safetensors")
+    module = "base_model.model.model.layers.0.self_attn.k_proj"
+    assert {name: tensor.shape for name, tensor in tensors.items()} == {
+        f"{module}.lora_A.weight": (1, 128),
+        f"{module}.lora_B.weight": (64, 1),
+    }
+    assert not any(tensor.any() for tensor in tensors.values())
+    assert json.loads((adapter / "adapter_config.json").read_text())["target_modules"] == ["k_proj"]
+    env = server_environment(EngineConfig(), tmp_path, {}, adapter=adapter)
+    assert env["AGENTRL_ADAPTER_DIR"] == str(adapter)  # where a swap puts the next one
+    assert "--enable-lora" not in server_flags("model", EngineConfig(), 1)
+
+
+@pytest.mark.parametrize("arg", ["--port", "--enable-lora", "--logprobs-mode=raw_logprobs", "--generation_config"])
 def test_flags_that_agentrl_sets_cannot_be_given(arg: str) -> None:
     with pytest.raises(ValidationError, match="is set by agentrl"):
         EngineConfig(extra_args=(arg, "x"))

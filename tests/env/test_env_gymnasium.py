@@ -144,6 +144,30 @@ def test_a_finite_split_is_passed_over_again_under_new_ids() -> None:
     ]  # fmt: skip
 
 
+class Sized(agentrl.Env):
+    @classmethod
+    def tasks(cls, split: str, seed: int, env_kwargs: Any = None) -> Iterator[agentrl.Task]:
+        return (agentrl.Task(id=str(index)) for index in range((env_kwargs or {}).get("size", 1)))
+
+
+def test_tasks_may_depend_on_what_the_constructor_is_given() -> None:
+    env_id = f"{__name__}:Sized"
+    assert len(list(registry.tasks(env_id, split="train", seed=0, env_kwargs={"size": 3}))) == 3
+    assert len(list(registry.tasks(env_id, split="train", seed=0))) == 1
+
+
+def test_arguments_of_a_registration_reach_the_tasks_and_are_overruled_by_the_callers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gymnasium.envs.registration, "registry", dict(gymnasium.registry))
+    gymnasium.register("agentrl-test/Sized-v0", entry_point=f"{__name__}:Sized", kwargs={"size": 2})
+    sizes = [
+        len(list(registry.tasks("agentrl-test/Sized-v0", split="train", seed=0, env_kwargs=given)))
+        for given in ({}, {"size": 3})
+    ]
+    assert sizes == [2, 3]
+
+
 def test_a_stream_of_no_tasks_ends() -> None:
     assert list(registry.task_stream(f"{__name__}:Finite", split="empty", seed=0)) == []
 
@@ -185,7 +209,7 @@ BROKEN = {"gone": "no_such_module:register", "raises": "json:loads", "exits": "s
     [
         ("agentrl/Nothing-v0", "known: agentrl/Calculator-v0"),
         ("no_such_module:Env", "cannot be imported"),
-        ("agentrl.env.base:Environment", "no 'Environment' in it; its environments: ['Env']"),
+        ("agentrl.env.base:Environment", "no 'Environment' in it; it has ['Env']"),
         ("agentrl_envs.calculator.tasks:MAX_EXPRESSION", "name a class"),
         ("builtins:list", "not a gymnasium.Env"),
     ],

@@ -44,6 +44,12 @@ class Plain(agentrl.ToolEnv):
         return 1 / by
 
     @agentrl.tool
+    def echo(self, text: str) -> str:
+        if text.startswith("no"):
+            raise ValueError(text)
+        return text
+
+    @agentrl.tool
     def broken(self) -> str:
         raise agentrl.EnvironmentFault("the database is gone")
 
@@ -119,6 +125,15 @@ def test_an_exception_of_a_tool_is_told_to_the_model_and_its_neighbours_are_answ
     env.reset(seed=0)
     observation, *_ = env.step(calls(("divide", {"by": 0}), ("divide", {"by": 2})))
     assert texts(observation) == ["Error: ZeroDivisionError: division by zero", "0.5"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"), [('{"text": "a\\ud800"}', "a?"), ('{"text": "no\\udfff"}', "Error: no?")]
+)
+def test_half_a_character_in_the_arguments_comes_back_as_a_message_that_can_be_sent(arguments: str, told: str) -> None:
+    env = Plain()
+    env.reset(seed=0)
+    assert texts(env.step(calls(("echo", arguments)))[0]) == [told]
 
 
 def test_an_environment_fault_of_a_tool_is_not_the_models_business() -> None:
@@ -202,3 +217,69 @@ def test_a_blocking_tool_with_a_timeout_in_a_plain_environment() -> None:
     env = Slow()
     env.reset(seed=0)
     assert texts(env.step(calls(("block", {})))[0]) == ["Error: block took longer than 0.01 s"]
+
+
+# Order
+
+
+class Ordered(agentrl.ToolEnv):
+    """Plain tools that have to meet, and one that notes when it is run."""
+
+    def __init__(self) -> None:
+        self.together = threading.Barrier(2)
+        self.seen: list[str] = []
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        return [agentrl.user("Go.")], {}
+
+    @agentrl.tool(parallel=True)
+    def meet(self, name: str) -> str:
+        self.together.wait(5)
+        return f"{name} met"
+
+    @agentrl.tool
+    def note(self, name: str) -> str:
+        self.seen.append(f"{name} begins")
+        self.seen.append(f"{name} ends")
+        return name
+
+    @agentrl.tool(parallel=False)
+    async def slow_note(self, name: str) -> str:
+        self.seen.append(f"{name} begins")
+        await asyncio.sleep(0)
+        self.seen.append(f"{name} ends")
+        return name
+
+
+def test_plain_tools_that_are_declared_parallel_run_at_the_same_time() -> None:
+    env = Ordered()
+    env.reset(seed=0)
+    observation, *_ = env.step(calls(("meet", {"name": "a"}), ("meet", {"name": "b"})))
+    assert texts(observation) == ["a met", "b met"]
+
+
+def test_tools_that_are_not_parallel_run_one_after_the_other_in_the_order_of_the_message() -> None:
+    """Beside parallel ones too, and async ones that were told so: state that they share is safe."""
+    env = Ordered()
+    env.reset(seed=0)
+    env.step(calls(*(("slow_note" if index % 2 else "note", {"name": str(index)}) for index in range(6))))
+    assert env.seen == [f"{index} {when}" for index in range(6) for when in ("begins", "ends")]
+
+
+def test_answers_keep_the_order_of_their_calls_whatever_ran_when() -> None:
+    env = Ordered()
+    env.reset(seed=0)
+    observation, *_ = env.step(
+        calls(("note", {"name": "x"}), ("meet", {"name": "a"}), ("meet", {"name": "b"}), ("note", {"name": "y"}))
+    )
+    assert texts(observation) == ["x", "a met", "b met", "y"]
+    assert [message["tool_call_id"] for message in observation] == ["call_0", "call_1", "call_2", "call_3"]
+
+
+def test_each_environment_has_its_own_state() -> None:
+    first, second = Ordered(), Ordered()
+    for env in (first, second):
+        env.reset(seed=0)
+    first.step(calls(("note", {"name": "x"})))
+    assert (first.seen, second.seen) == (["x begins", "x ends"], [])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from typing import Any, Literal
 
 import numpy as np
@@ -64,6 +65,62 @@ def test_the_schema_has_types_defaults_and_descriptions() -> None:
         "default": None,
         "description": "How many.",
     }
+
+
+class Item(BaseModel):
+    name: str
+    count: int = 1
+
+
+def every_kind(
+    self: Any,
+    size: Literal["s", "m"],
+    note: str | None = None,
+    tags: list[str] = [],  # noqa: B006
+    item: Item | None = None,
+    items: list[Item] = [],  # noqa: B006
+    weights: dict[str, float] = {},  # noqa: B006
+) -> str:
+    """Every kind of parameter."""
+    return repr((size, note, tags, item, items, weights))
+
+
+class EveryKind:
+    use = agentrl.tool(every_kind)
+
+
+def test_literals_optionals_lists_dicts_and_nested_models_are_described() -> None:
+    (described,) = tools_of(EveryKind).values()
+    properties = described.parameters["properties"]
+    assert properties["size"] == {"enum": ["s", "m"], "type": "string"}
+    assert properties["note"]["anyOf"] == [{"type": "string"}, {"type": "null"}]
+    assert properties["tags"]["items"] == {"type": "string"}
+    assert properties["weights"]["additionalProperties"] == {"type": "number"}
+    assert properties["items"]["items"] == {"$ref": "#/$defs/Item"}
+    assert described.parameters["$defs"]["Item"]["required"] == ["name"]
+    assert described.parameters["required"] == ["size"]
+
+
+def test_nested_arguments_arrive_as_the_models_that_they_are() -> None:
+    (described,) = tools_of(EveryKind).values()
+    given_arguments = {"size": "m", "note": None, "item": {"name": "cup"}, "items": [{"name": "pan", "count": 2}]}
+    arguments = described.parse(given_arguments)
+    assert arguments == {"size": "m", "note": None, "item": Item(name="cup"), "items": [Item(name="pan", count=2)]}
+    assert EveryKind().use(**arguments).startswith("('m', None, [], Item(name='cup', count=1)")
+
+
+@pytest.mark.parametrize(
+    ("given_arguments", "said"),
+    [
+        ({"size": "xl"}, "argument 'size': Input should be 's' or 'm'"),
+        ({"size": "s", "tags": ["a", 3]}, "argument 'tags.1'"),
+        ({"size": "s", "items": [{"count": 2}]}, "missing argument 'items.0.name'"),
+    ],
+)
+def test_what_is_wrong_deep_inside_is_named_by_its_path(given_arguments: dict[str, Any], said: str) -> None:
+    (described,) = tools_of(EveryKind).values()
+    with pytest.raises(ToolError, match=re.escape(said)):
+        described.parse(given_arguments)
 
 
 def test_a_nested_model_keeps_a_property_that_is_called_title() -> None:
@@ -142,6 +199,30 @@ def test_a_parameter_without_a_hint_is_a_type_error_that_names_it() -> None:
 
     with pytest.raises(TypeError, match="'where' of tool look has no type hint"):
         tools_of(Untyped)
+
+
+class Anything:
+    """No JSON says what it is."""
+
+
+def test_a_parameter_of_a_type_that_json_cannot_say_is_named_with_what_can() -> None:
+    class Odd(agentrl.ToolEnv):
+        @agentrl.tool
+        def look(self, count: int, where: list[Anything]) -> str:
+            return ""
+
+    with pytest.raises(TypeError, match=r"'where' of tool look is a list\[.*Anything\], of which no .*; use str, int"):
+        tools_of(Odd)
+
+
+def test_a_type_hint_that_names_nothing_is_told() -> None:
+    class Lost(agentrl.ToolEnv):
+        @agentrl.tool
+        def look(self, where: Nowhere) -> str:  # type: ignore[name-defined]  # noqa: F821
+            return ""
+
+    with pytest.raises(TypeError, match="type hint of tool look is unknown: name 'Nowhere' is not defined; import it"):
+        tools_of(Lost)
 
 
 def test_star_arguments_are_refused() -> None:

@@ -131,6 +131,11 @@ class MemorySink:
         for entry in entries:
             self.journaled.setdefault(entry.session_id, []).append(entry)
 
+    def write(self, entries: Sequence[JournalEntry], trajectories: Sequence[Trajectory]) -> None:
+        for trajectory in trajectories:
+            self.save(trajectory)
+        self.append(entries)
+
     def journal(self, owner: str) -> Iterator[tuple[str, list[bytes]]]:
         for session_id, entries in list(self.journaled.items()):
             if entries[0].owner == owner:

@@ -147,6 +147,7 @@ async def test_what_the_store_is_being_given_does_not_change_meanwhile() -> None
         assert (await served.http.post("/sessions/s/finish", json={})).status_code == 503
         assert served.server.gateway.sessions.get("s").set_delivered([answer["id"]], False) == []
         sink.may_save.set()
+        await eventually(lambda: "s" in sink.saved)
         await served.finish(session)
         assert [call.untrainable for call in sink.saved["s"].calls] == [None]
 

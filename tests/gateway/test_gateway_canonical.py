@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from agentrl.gateway.canonical import conversation_keys
+from agentrl.gateway import canonical
+from agentrl.gateway.canonical import LastKeys, conversation_keys
 
 
 def key(*messages: dict[str, Any], tools: list[dict[str, Any]] | None = None) -> bytes:
@@ -62,3 +66,36 @@ def test_other_tools_make_another_conversation() -> None:
     message = {"role": "user", "content": "a"}
     assert key(message, tools=[{"name": "f"}]) != key(message)
     assert key(message, tools=[]) == key(message)
+
+
+ROLES_AND_TEXTS = st.lists(
+    st.builds(lambda role, text: {"role": role, "content": text}, st.sampled_from(["user", "tool"]), st.text("ab")),
+    max_size=5,
+)
+
+
+@given(
+    st.lists(
+        st.tuples(ROLES_AND_TEXTS, st.sampled_from([None, [{"type": "function", "function": {"name": "f"}}]])),
+        max_size=4,
+    )
+)
+def test_keys_that_were_found_from_the_request_before_are_those_of_the_conversation(requests: list[Any]) -> None:
+    keys = LastKeys()
+    for messages, tools in requests:
+        assert keys.of(messages, tools, {}) == conversation_keys(messages, tools, {})
+
+
+def test_of_a_conversation_that_goes_on_only_what_is_new_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys, seen = LastKeys(), list[Any]()
+    question, answered = {"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}
+    keys.of([question], None)
+    extend_key = canonical.extend_key
+
+    def watched(key: bytes, message: Mapping[str, Any]) -> bytes:
+        seen.append(message)
+        return extend_key(key, message)
+
+    monkeypatch.setattr(canonical, "extend_key", watched)
+    keys.of([question, answered], None)
+    assert seen == [answered]

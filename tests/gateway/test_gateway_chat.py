@@ -191,6 +191,18 @@ async def test_models_lists_the_one_policy_by_every_route() -> None:
             assert [m["id"] for m in (await served.http.get(url, headers=headers)).json()["data"]] == ["mine"]
 
 
+async def test_a_model_is_found_by_its_id_as_the_list_has_it_and_no_other_is() -> None:
+    async with serving(always([END]), model_name="org/mine") as served:
+        session = await served.open()
+        headers = {"Authorization": f"Bearer {session.api_key}"}
+        for url in ("/v1/models", f"{session.base_url}/models"):
+            [listed] = (await served.http.get(url, headers=headers)).json()["data"]
+            assert (await served.http.get(f"{url}/org/mine", headers=headers)).json() == listed
+            missing = await served.http.get(f"{url}/other", headers=headers)
+            assert (missing.status_code, missing.json()["error"]["code"]) == (404, "model_not_found")
+        assert (await served.http.get("/v1/models/org/mine", headers={"Authorization": ""})).status_code == 401
+
+
 async def test_case_15_every_field_of_the_distribution_is_sent_and_kept_with_the_call() -> None:
     async with serving(always([END])) as served:
         session = await served.open(sampling={"temperature": 0.5})

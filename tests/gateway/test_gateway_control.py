@@ -49,6 +49,8 @@ async def test_a_task_needs_no_more_than_an_id() -> None:
             "seed": 0,
             "options": {},
             "split": "train",
+            "limits": None,
+            "source": "",
         }
 
 

@@ -55,6 +55,23 @@ async def test_a_stream_goes_on_elsewhere_without_a_gap_or_a_repeat(lost_after: 
         assert [segment["end"] for segment in call["segments"]] == [lost_after, 6]
 
 
+async def test_a_call_says_when_it_got_an_engine_when_that_gave_its_first_token_and_when_it_was_lost() -> None:
+    """In threes; an engine that is lost before its first token has both at once."""
+    async with serving(continues(HELLO), continues(HELLO), continues(HELLO)) as served:
+        served.engine.fail_next(Fault(kind="die", after=2))
+        served.engines[1].fail_next(Fault(kind="refuse"))
+        served.engines[2].fail_next(Fault(kind="refuse"))
+        session = await served.open()
+        await session.chat([user("q")])
+        [call] = (await served.trajectory(session))["calls"]
+        got, first, lost, *rest = call["moments"]
+        assert [got, first, lost, *rest] == sorted(call["moments"])
+        assert 0 <= lost <= (call["ended_at"] - call["started_at"]) * 1e6
+        *without, _, _ = rest
+        assert len(without) % 3 == 0
+        assert without[1::3] == without[2::3]
+
+
 async def test_logprobs_and_versions_of_a_joined_sample_are_those_of_the_engines_that_gave_them() -> None:
     """The lost engine's spans never came: its tokens count as of the oldest version that it served meanwhile."""
     async with serving(continues(HELLO), continues(HELLO)) as served:

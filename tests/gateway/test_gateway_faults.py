@@ -246,7 +246,7 @@ async def test_a_port_in_use_is_named_with_the_fix() -> None:
             await server.start()
 
 
-@pytest.mark.parametrize(("streamed", "interval"), [(False, 32), (True, None)])
+@pytest.mark.parametrize(("streamed", "interval"), [(False, 128), (True, None)])
 async def test_pieces_are_large_where_nobody_waits_for_them(streamed: bool, interval: int | None) -> None:
     async with serving(always([*letters("hello"), END])) as served:
         session = await served.open()

@@ -42,7 +42,7 @@ GOOD = {prefix + path: body for prefix in PREFIXES for path, body in REQUESTS.it
 DIALECTS = [(prefix + dialect.path, "POST") for prefix in PREFIXES for dialect in ALL]
 SESSION = [
     *[(f"{prefix}/v1/messages/count_tokens", "POST") for prefix in PREFIXES],
-    *[(f"{prefix}/v1/models", "GET") for prefix in PREFIXES],
+    *[(f"{prefix}/v1/models{one}", "GET") for prefix in PREFIXES for one in ("", "/{model}")],
     ("/sessions/{session_id}/reward", "POST"),
 ]
 CONTROL = [
@@ -80,7 +80,7 @@ class Target:
         opened = self.control(
             "POST", "/sessions", mode="eval", across_swaps=True
         ).json()  # takes more fields than train
-        return {"session_id": opened["session_id"]}, opened["api_key"]
+        return {"session_id": opened["session_id"], "model": "policy"}, opened["api_key"]
 
 
 @pytest.fixture(scope="module")

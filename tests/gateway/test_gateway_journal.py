@@ -57,6 +57,7 @@ new_calls = st.builds(
     reward=scores,
     untrainable=st.none() | names,
     segments=st.lists(st.builds(Segment, names, int32, int32), max_size=2),
+    moments=st.lists(st.integers(0, 2**40), max_size=5),
     messages=st.lists(documents, max_size=2),
     conversation=names,
     started_at=finite,

@@ -31,7 +31,8 @@ def served_routes(server: GatewayServer) -> set[tuple[str, str]]:
     while waiting:
         route = waiting.pop()
         if isinstance(route, (Route, APIRoute)):
-            found |= {(route.path, method) for method in route.methods or () if method != "HEAD"}
+            path = route.path.replace(":path}", "}")  # OpenAPI has no such thing
+            found |= {(path, method) for method in route.methods or () if method != "HEAD"}
         else:
             waiting += getattr(getattr(route, "original_router", route), "routes", [])
     return found

@@ -21,6 +21,14 @@ def test_a_pinned_field_wins_over_the_requests() -> None:
     assert (sampling.temperature, sampling.max_tokens, sampling.stop) == (0.5, 7, ("x",))
 
 
+def test_a_request_may_ask_for_fewer_tokens_than_are_pinned() -> None:
+    pins = checked_pins({"max_tokens": 7}, "train")
+    asked = (3, 7, 100, None)
+    assert [effective({"max_tokens": n}, pins, "train").max_tokens for n in asked] == [3, 7, 7, 7]
+    with pytest.raises(Refusal):
+        effective({"max_tokens": 0}, pins, "train")
+
+
 RESHAPING: list[tuple[str, Any]] = [
     ("top_p", 0.9),
     ("top_k", 5),

@@ -61,6 +61,7 @@ async def test_a_sessions_key_does_nothing_to_another_session() -> None:
             ("POST", "/finish"),
             ("DELETE", ""),
             ("GET", "/v1/models"),
+            ("GET", "/v1/models/policy"),
         ]:
             body = {"reward": 1.0} if path == "/reward" else {}
             response = await served.http.request(method, base + path, json=body, headers=headers)

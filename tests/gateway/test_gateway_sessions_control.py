@@ -32,7 +32,12 @@ async def two_turns(served: Served, **options: Any) -> tuple[dict[str, Any], dic
 # History
 
 
-async def test_append_keeps_the_recorded_ids_and_shows_what_the_template_would_have_done() -> None:
+@pytest.mark.parametrize("short", [0, 100_000])
+async def test_append_keeps_the_recorded_ids_and_shows_what_the_template_would_have_done(
+    short: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether it is measured in a thread, as for a long session, or not."""
+    monkeypatch.setattr("agentrl.gateway.gateway.SHORT_IDS", short)
     async with serving(says(THOUGHT, [*ids("two"), END]), template=STRIPS_THINK) as served:
         trajectory, finished = await two_turns(served)
         assert len(trajectory["rows"]) == 1

@@ -1,4 +1,4 @@
-"""The embedded policy's files: they fit together, round-trip every string, and render conversations stably."""
+"""The embedded policies' files: they fit together, round-trip every string, and render conversations stably."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from safetensors import safe_open
 from tokenizers import pre_tokenizers
 from transformers import AutoTokenizer
 
-from agentrl.assets import EMBEDDED, resolve_model
+from agentrl.assets import CODER, DIRECTORIES, EMBEDDED, resolve_model
 from agentrl.errors import ConfigError
 
-DIRECTORY = resolve_model(EMBEDDED)
-MAX_BYTES = 8_000_000
+MAX_BYTES = 4_000_000
 
 CALCULATE = {
     "type": "function",
@@ -28,22 +27,33 @@ CALCULATE = {
 NO_ARGUMENTS = {"type": "function", "function": {"name": "now", "description": "The time."}}
 
 
-TOKENIZER = AutoTokenizer.from_pretrained(DIRECTORY)
+TOKENIZERS = {model: AutoTokenizer.from_pretrained(resolve_model(model)) for model in DIRECTORIES}
+TOKENIZER = TOKENIZERS[EMBEDDED]
+
+
+@pytest.fixture(params=DIRECTORIES)
+def model(request):
+    return request.param
 
 
 @pytest.fixture
-def tokenizer():
-    return TOKENIZER
+def directory(model):
+    return resolve_model(model)
 
 
-@pytest.fixture(scope="module")
-def config():
-    return json.loads((DIRECTORY / "config.json").read_text())
+@pytest.fixture
+def tokenizer(model):
+    return TOKENIZERS[model]
 
 
-@pytest.fixture(scope="module")
-def tensors():
-    with safe_open(DIRECTORY / "model.safetensors", framework="np") as file:
+@pytest.fixture
+def config(directory):
+    return json.loads((directory / "config.json").read_text())
+
+
+@pytest.fixture
+def tensors(directory):
+    with safe_open(directory / "model.safetensors", framework="np") as file:
         return {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
 
 
@@ -58,16 +68,16 @@ def render(tokenizer, messages, **options) -> str:
 # -- files ------------------------------------------------------------------------------------------------------------
 
 
-def test_the_directory_stays_small():
-    assert sum(file.stat().st_size for file in DIRECTORY.rglob("*")) < MAX_BYTES
+def test_the_directory_stays_small(directory):
+    assert sum(file.stat().st_size for file in directory.rglob("*")) < MAX_BYTES
 
 
-def test_it_loads_and_predicts():
+def test_it_loads_and_predicts(directory):
     """As the trainer loads it: a Qwen3 model whose next-token distribution is finite and whose head is tied."""
     torch = pytest.importorskip("torch")
     from transformers import AutoModelForCausalLM, Qwen3ForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(DIRECTORY, dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
     assert isinstance(model, Qwen3ForCausalLM)
     assert 500_000 < model.num_parameters() < 1_500_000
     assert model.lm_head.weight is model.model.embed_tokens.weight
@@ -94,25 +104,29 @@ def test_weights_are_float32(config, tensors):
     assert config["dtype"] == "float32"
 
 
-def test_a_turn_ends_a_generation_and_no_sampling_default_is_set(tokenizer, config):
+def test_a_turn_ends_a_generation_and_no_sampling_default_is_set(directory, tokenizer, config):
     """A sampling field here would change the sampled distribution behind the gateway's back."""
-    generation = json.loads((DIRECTORY / "generation_config.json").read_text())
+    generation = json.loads((directory / "generation_config.json").read_text())
     end_of_turn = tokenizer.convert_tokens_to_ids("<|im_end|>")
     assert generation["eos_token_id"] == config["eos_token_id"] == tokenizer.eos_token_id == end_of_turn
     assert not {"temperature", "top_p", "top_k", "min_p", "repetition_penalty", "do_sample"} & set(generation)
 
 
-def test_the_warm_start_solves_about_two_fifths(tokenizer, monkeypatch, request):
-    """What the demo starts from: at most half, with room to learn. 256 held-out tasks at temperature 1, no engine."""
+@pytest.mark.parametrize(
+    ("model", "skill"), [(EMBEDDED, "calculator"), (CODER, "sql"), (CODER, "python_code")], ids=lambda value: value
+)
+def test_the_warm_start_solves_about_two_fifths(directory, tokenizer, skill, monkeypatch, request):
+    """What training starts from: at most half, with room to learn. 256 held-out tasks at temperature 1, no engine."""
     torch = pytest.importorskip("torch")
     from transformers import AutoModelForCausalLM
 
     monkeypatch.syspath_prepend(request.config.rootpath / "tools")
+    import policy_skills
     from policy_sampling import measure
 
     state = torch.get_rng_state()
-    model = AutoModelForCausalLM.from_pretrained(DIRECTORY, dtype=torch.float32).eval()
-    measured = measure(model, tokenizer, "eval", 256, seed=0)
+    policy = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
+    measured = measure(policy, tokenizer, getattr(policy_skills, skill.upper()), "eval", 256, seed=0)
     torch.set_rng_state(state)
     assert 0.28 < measured.solved < 0.50
     assert len(measured.outcomes) >= 4
@@ -121,14 +135,14 @@ def test_the_warm_start_solves_about_two_fifths(tokenizer, monkeypatch, request)
 # -- tokenizer --------------------------------------------------------------------------------------------------------
 
 
-@given(st.text())
-def test_every_string_round_trips(text):
-    assert TOKENIZER.decode(TOKENIZER.encode(text)) == text
+@given(st.sampled_from(list(DIRECTORIES)), st.text())
+def test_every_string_round_trips(model, text):
+    assert TOKENIZERS[model].decode(TOKENIZERS[model].encode(text)) == text
 
 
-def test_every_byte_has_a_token_of_its_own():
+def test_every_byte_has_a_token_of_its_own(tokenizer):
     """256 of them, so text that the merges never met is encoded too."""
-    assert {*pre_tokenizers.ByteLevel.alphabet()} <= set(TOKENIZER.get_vocab())
+    assert {*pre_tokenizers.ByteLevel.alphabet()} <= set(tokenizer.get_vocab())
 
 
 @pytest.mark.parametrize("text", ["👋", "é", "漢"])
@@ -136,12 +150,13 @@ def test_characters_outside_ascii_are_several_byte_tokens(tokenizer, text):
     assert len(tokenizer.encode(text)) == len(text.encode())
 
 
-def test_one_string_has_two_token_sequences(tokenizer):
+@pytest.mark.parametrize(("model", "word"), [(EMBEDDED, "calculate"), (CODER, "arguments")])
+def test_one_string_has_two_token_sequences(tokenizer, word):
     """The drift that re-tokenising meets: a word spelt letter by letter decodes to the text of its one token."""
-    whole = tokenizer.encode("calculate")
-    spelt = [token for letter in "calculate" for token in tokenizer.encode(letter)]
+    whole = tokenizer.encode(word)
+    spelt = [token for letter in word for token in tokenizer.encode(letter)]
     assert (len(whole), len(spelt)) == (1, 9)
-    assert tokenizer.decode(whole) == tokenizer.decode(spelt) == "calculate"
+    assert tokenizer.decode(whole) == tokenizer.decode(spelt) == word
 
 
 def test_digits_are_one_token_each(tokenizer):
@@ -184,11 +199,15 @@ def test_a_whole_episode_renders_like_this(tokenizer):
     )
 
 
-def test_the_first_prompt_is_short(tokenizer):
+def test_the_first_prompt_is_short():
     """Three digits and two: 27 tokens, so that a whole episode fits in a hundred."""
     messages = [{"role": "user", "content": "What is 123*45?"}]
-    prompt = render(tokenizer, messages, tools=[CALCULATE], add_generation_prompt=True)
-    assert len(tokenizer.encode(prompt)) == 27
+    prompt = render(TOKENIZER, messages, tools=[CALCULATE], add_generation_prompt=True)
+    assert len(TOKENIZER.encode(prompt)) == 27
+
+
+def test_both_policies_share_a_chat_template():
+    assert TOKENIZERS[CODER].chat_template == TOKENIZER.chat_template
 
 
 def test_tools_join_a_system_message_that_is_there(tokenizer):

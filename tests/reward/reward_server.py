@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -17,16 +18,18 @@ class RewardServer:
         self.url = url
         self.bodies: list[dict[str, Any]] = []
         self.headers: list[Any] = []
+        self.paths: list[str] = []
         self.at_once = 0
         self.most_at_once = 0
 
 
 @asynccontextmanager
-async def serving(behaviour: Behaviour) -> AsyncIterator[RewardServer]:
+async def serving(behaviour: Behaviour, tls: ssl.SSLContext | None = None) -> AsyncIterator[RewardServer]:
     async def handle(request: web.Request) -> web.Response:
         body = await request.json()
         server.bodies.append(body)
         server.headers.append(request.headers)
+        server.paths.append(request.path)
         server.at_once += 1
         server.most_at_once = max(server.most_at_once, server.at_once)
         try:
@@ -40,12 +43,13 @@ async def serving(behaviour: Behaviour) -> AsyncIterator[RewardServer]:
     app = web.Application()
     app.router.add_post("/score", handle)
     app.router.add_post("/", handle)
+    app.router.add_post("/verify", handle)
     app.router.add_get("/health", health)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
+    site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls)
     await site.start()
-    server = RewardServer(f"http://127.0.0.1:{runner.addresses[0][1]}")
+    server = RewardServer(f"{'https' if tls else 'http'}://127.0.0.1:{runner.addresses[0][1]}")
     try:
         yield server
     finally:

@@ -12,16 +12,16 @@ import pytest
 from aiohttp import web
 from reward_server import answering, hang, serving
 
-from agentrl import retry
 from agentrl.errors import ConfigError, RewardError
-from agentrl.reward.client import Outage, RewardClient
+from agentrl.reward import client as client_module
+from agentrl.reward.client import RewardClient
 from agentrl.reward.config import ServiceConfig
-from agentrl.reward.protocol import Item
+from agentrl.reward.protocol import Item, Score
 
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry, "MAX_BACKOFF_S", 0.0)
+    monkeypatch.setattr(client_module, "MAX_BACKOFF_S", 0.0)
 
 
 def items(count: int) -> list[Item]:
@@ -32,7 +32,15 @@ def items(count: int) -> list[Item]:
 
 
 def client(url: str, **settings: Any) -> RewardClient:
-    return RewardClient(ServiceConfig(name="judge", url=url, **settings))
+    return RewardClient(ServiceConfig(name="judge", url=url, batch_wait_s=0.0, **settings))
+
+
+async def refused(judge: RewardClient, count: int) -> str:
+    """Why none of so many items got a score."""
+    scores = await judge.score(items(count))
+    assert [score.reward for score in scores.values()] == [None] * count
+    (why,) = {score.error for score in scores.values()}
+    return str(why)
 
 
 def answers(*results: Any) -> Any:
@@ -48,12 +56,12 @@ def answers(*results: Any) -> Any:
 async def test_another_number_of_results_is_an_error_that_names_both_and_assigns_nothing(count: int) -> None:
     """Case 28."""
     async with serving(answers(*({"id": f"e{i}", "reward": 1.0} for i in range(count)))) as server:
-        judge = client(server.url)
-        with pytest.raises(RewardError, match=f"sent {count} results for 4 items"):
-            await judge.request(items(4))
-        scores = await judge.score(items(4))
+        judge = client(server.url, max_attempts=1)
+        scores = await judge.score(items(4), together=True)
         assert [scores[f"e{i}"].reward for i in range(4)] == [None] * 4
-        assert all(score.error for score in scores.values())
+        assert {score.error for score in scores.values()} == {
+            f"reward service judge sent {count} results for 4 items; send one per item"
+        }
         await judge.close()
 
 
@@ -79,11 +87,25 @@ async def test_results_in_any_order_are_matched_by_id() -> None:
 )
 async def test_answers_that_break_the_contract_are_refused_whole(results: list[Any], said: str) -> None:
     async with serving(answers(*results)) as server:
-        judge = client(server.url)
-        with pytest.raises(RewardError) as refused:
-            await judge.request(items(2))
-        assert said in str(refused.value)
+        judge = client(server.url, max_attempts=1)
+        scores = await judge.score(items(2), together=True)
+        assert [score.reward for score in scores.values()] == [None, None]
+        assert all(said in str(score.error) for score in scores.values())
         assert len(server.bodies) == 1
+        await judge.close()
+
+
+async def test_a_broken_answer_is_asked_for_again() -> None:
+    first = iter([True])
+
+    async def once_short(body: dict[str, Any]) -> web.Response:
+        if next(first, False):
+            return web.json_response({"results": []})
+        return await answering(lambda item: {"reward": 1.0})(body)
+
+    async with serving(once_short) as server:
+        judge = client(server.url)
+        assert {score.reward for score in (await judge.score(items(4))).values()} == {1.0}
         await judge.close()
 
 
@@ -105,6 +127,15 @@ async def test_a_score_that_is_not_finite_and_an_items_own_error_cost_that_item_
         await judge.close()
 
 
+async def test_items_that_fail_by_themselves_are_named_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    failing = answering(lambda item: {"reward": float("nan") if item["id"] == "e1" else 1.0})
+    async with serving(failing) as server:
+        judge = client(server.url)
+        await judge.score(items(3))
+        await judge.close()
+    assert "reward is nan, not a finite number; left without its reward: e1" in caplog.text
+
+
 async def test_one_item_that_always_fails_is_missing_and_its_batch_is_scored() -> None:
     """Case 29: 500 for one of four for ever."""
 
@@ -118,7 +149,8 @@ async def test_one_item_that_always_fails_is_missing_and_its_batch_is_scored() -
         scores = await judge.score(items(4))
         assert [scores[f"e{i}"].reward for i in range(4)] == [1.0, 1.0, None, 1.0]
         assert "500" in (scores["e2"].error or "")
-        assert len(server.bodies) == 3 + 4  # three tries of the batch, then each item alone
+        sizes = [len(body["items"]) for body in server.bodies]
+        assert sorted(sizes) == [1, 1, 1, 1, 2, 2, 4]  # halved until it was alone, and then tried three times
         await judge.close()
 
 
@@ -146,8 +178,7 @@ async def test_an_outage_that_passes_costs_nothing() -> None:
 async def test_the_tries_are_bounded() -> None:
     async with serving(sequence(503, 429, 503, 200)) as server:
         judge = client(server.url, max_attempts=3)
-        with pytest.raises(Outage, match="answered 503"):
-            await judge.request(items(1))
+        assert await refused(judge, 1) == "reward service judge answered 503"
         assert len(server.bodies) == 3
         await judge.close()
 
@@ -156,19 +187,44 @@ async def test_a_refused_request_is_not_tried_again() -> None:
     """Case 31: 400."""
     async with serving(sequence(400, 200)) as server:
         judge = client(server.url)
-        with pytest.raises(RewardError, match="judge refused the request with 400: no"):
-            await judge.request(items(1))
+        assert await refused(judge, 1) == "reward service judge refused the request with 400: no"
+        assert len(server.bodies) == 1
+        await judge.close()
+
+
+@pytest.mark.parametrize("status", [400, 413, 422])
+async def test_an_item_that_the_service_does_not_take_costs_no_other(status: int) -> None:
+    async def picky(body: dict[str, Any]) -> web.Response:
+        if any(item["id"] == "e2" for item in body["items"]):
+            return web.Response(status=status, text="not that one")
+        return await answering(lambda item: {"reward": 1.0})(body)
+
+    async with serving(picky) as server:
+        judge = client(server.url)
+        scores = await judge.score(items(4))
+        assert [scores[f"e{i}"].reward for i in range(4)] == [1.0, 1.0, None, 1.0]
+        assert scores["e2"].error == f"reward service judge refused the request with {status}: not that one"
+        assert sorted(len(body["items"]) for body in server.bodies) == [1, 1, 2, 2, 4]  # alone it is asked for once
+        await judge.close()
+
+
+@pytest.mark.parametrize("status", [301, 401, 404])
+async def test_a_refusal_that_no_other_item_would_better_costs_one_request(status: int) -> None:
+    async with serving(sequence(status, 200)) as server:
+        judge = client(server.url)
+        assert f"refused the request with {status}" in await refused(judge, 4)
         assert len(server.bodies) == 1
         await judge.close()
 
 
 async def test_a_service_that_never_answers_ends_in_its_timeout() -> None:
-    """Case 31. The test's own limit is far above the two tries of 50 ms."""
+    """Case 31. Its health check, which decides that an item is to blame, answers well within the limit."""
     async with serving(hang) as server:
-        judge = client(server.url, timeout_s=0.05, max_attempts=2)
+        judge = client(server.url, timeout_s=0.5, max_attempts=2)
         scores = await judge.score(items(3))
-        assert all("did not answer within 0.05 s" in (score.error or "") for score in scores.values())
-        assert len(server.bodies) == 2
+        assert all("did not answer within 0.5 s" in (score.error or "") for score in scores.values())
+        asked = Counter(item["id"] for body in server.bodies if len(body["items"]) == 1 for item in body["items"])
+        assert asked == {"e0": 2, "e1": 2, "e2": 2}
         await judge.close()
 
 
@@ -199,8 +255,7 @@ async def test_no_connection_is_an_outage_and_a_failed_check_names_the_service()
         await judge.check()
         await judge.close()
     judge = client(gone, max_attempts=2)
-    with pytest.raises(Outage, match="judge at"):
-        await judge.request(items(1))
+    assert (await refused(judge, 1)).startswith("reward service judge cannot be reached at")
     with pytest.raises(RewardError, match=r"judge does not answer at .*/health"):
         await judge.check()
     await judge.close()
@@ -241,9 +296,11 @@ async def test_openrlhfs_form_with_too_few_rewards_is_refused() -> None:
         return web.json_response({"rewards": [1.0]})
 
     async with serving(short) as server:
-        judge = client(server.url, protocol="openrlhf")
-        with pytest.raises(RewardError, match="sent 1 results for 2 items"):
-            await judge.request(items(2))
+        judge = client(server.url, protocol="openrlhf", max_attempts=1)
+        scores = await judge.score(items(2), together=True)
+        assert {score.error for score in scores.values()} == {
+            "reward service judge sent 1 results for 2 items; send one per item"
+        }
         await judge.close()
 
 
@@ -273,4 +330,17 @@ async def test_waiting_for_a_free_request_does_not_count_as_the_services_slownes
         may_answer.set()
         assert {score.reward for score in (await scoring).values()} == {1.0}
         assert len(clocks) == 10
+        await judge.close()
+
+
+async def test_what_became_too_old_while_the_service_was_out_is_missing_and_no_failure_of_it() -> None:
+    """The first of the two can still be used, and is waited for."""
+    async with serving(sequence(503, 200)) as server:
+        judge = RewardClient(ServiceConfig(name="judge", url=server.url, batch_wait_s=0.05), policy="defer")
+        fresh, old = await asyncio.gather(
+            judge.score([Item(id="fresh")]), judge.score([Item(id="old")], useful=lambda: False)
+        )
+        assert (fresh["fresh"].reward, old["old"]) == (1.0, Score(id="old"))
+        assert (judge.metrics()["late"], judge.metrics()["failures"]) == (1.0, 0.0)
+        assert [[item["id"] for item in body["items"]] for body in server.bodies] == [["fresh", "old"], ["fresh"]]
         await judge.close()

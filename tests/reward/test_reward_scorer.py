@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 from reward_server import answering, serving
 
-from agentrl import retry
 from agentrl.errors import RewardError
-from agentrl.reward.compose import compose
-from agentrl.reward.config import RewardConfig, ServiceConfig
-from agentrl.reward.protocol import Score
+from agentrl.reward import client
+from agentrl.reward.config import GateConfig, RewardConfig, ServiceConfig
 from agentrl.reward.scorer import FailureShare, Scorer
 from agentrl.types import Episode, StopReason, Task
 
@@ -22,7 +21,7 @@ TASK = Task(id="t", env_id="e", seed=3, options={"level": 2})
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry, "MAX_BACKOFF_S", 0.0)
+    monkeypatch.setattr(client, "MAX_BACKOFF_S", 0.0)
 
 
 def episode(session_id: str, text: str = "yes", reward: float | None = 0.0, stop: str = "done") -> Episode:
@@ -33,55 +32,8 @@ def episode(session_id: str, text: str = "yes", reward: float | None = 0.0, stop
 
 
 def config(url: str, **settings: Any) -> RewardConfig:
-    service = ServiceConfig(name="judge", url=url, max_attempts=1, weight=settings.pop("weight", 1.0))
+    service = ServiceConfig(name="judge", url=url, max_attempts=1, batch_wait_s=0.0, weight=settings.pop("weight", 1.0))
     return RewardConfig(services=(service,), **settings)
-
-
-def test_rewards_are_weighted_and_their_parts_kept() -> None:
-    """Case 81's arithmetic: weights .7 and .3, rewards 1 and 0."""
-    judged = Score(id="a", reward=0.0, components={"style": 0.5})
-    reward = compose(1.0, {"judge": judged}, {"env": 0.7, "judge": 0.3})
-    assert reward.value == pytest.approx(0.7)
-    assert reward.components == {"env": 1.0, "judge": 0.0, "judge.style": 0.5}
-
-
-@pytest.mark.parametrize(
-    ("env", "judge", "weights", "value"),
-    [
-        (None, 1.0, {"env": 1.0, "judge": 1.0}, None),
-        (1.0, None, {"env": 1.0, "judge": 1.0}, None),
-        (None, 1.0, {"env": 0.0, "judge": 1.0}, 1.0),
-        (1.0, None, {"env": 1.0, "judge": 0.0}, 1.0),
-    ],
-)
-def test_a_part_that_counts_and_is_missing_makes_the_reward_missing(
-    env: float | None, judge: float | None, weights: dict[str, float], value: float | None
-) -> None:
-    assert compose(env, {"judge": Score(id="a", reward=judge)}, weights).value == value
-
-
-@pytest.mark.parametrize(("env", "judge", "weight"), [(1e308, 1e308, 1.0), (0.0, 1e308, 10.0)])
-def test_a_sum_past_the_floats_is_missing(env: float, judge: float, weight: float) -> None:
-    weights = {"env": 1.0, "judge": weight}
-    assert compose(env, {"judge": Score(id="a", reward=judge)}, weights).value is None
-
-
-whole = st.integers(-100, 100)  # of which sums are exact
-
-
-@given(st.dictionaries(st.sampled_from("abcd"), st.tuples(whole | st.none(), whole)), whole | st.none(), whole)
-def test_the_reward_is_the_weighted_sum_or_missing(
-    parts: dict[str, tuple[int | None, int]], env: int | None, env_weight: int
-) -> None:
-    scores = {name: Score(id="x", reward=value) for name, (value, _) in parts.items()}
-    weights = {"env": env_weight} | {name: weight for name, (_, weight) in parts.items()}
-    counting = [(env, env_weight), *parts.values()]
-    counting = [(value, weight) for value, weight in counting if weight != 0]
-    reward = compose(env, scores, weights).value
-    if any(value is None for value, _ in counting):
-        assert reward is None
-    else:
-        assert reward == sum(value * weight for value, weight in counting if value is not None)
 
 
 async def test_a_service_sees_the_whole_episode() -> None:
@@ -91,7 +43,7 @@ async def test_a_service_sees_the_whole_episode() -> None:
         (item,) = server.bodies[0]["items"]
         assert item == {
             "id": "s1",
-            "task": {"id": "t", "env_id": "e", "seed": 3, "options": {"level": 2}, "split": "train"},
+            "task": {"id": "t", "env_id": "e", "seed": 3, "options": {"level": 2}, "split": "train", "source": ""},
             "messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "yes"}],
             "text": "yes",
             "reward_so_far": 0.5,
@@ -164,6 +116,37 @@ async def test_a_service_without_weight_may_fail() -> None:
         await scorer.close()
 
 
+@pytest.mark.parametrize("gate", ["judge", "judge.safe"])
+async def test_a_service_without_weight_at_which_a_gate_looks_may_not(gate: str) -> None:
+    """Without it no reward can be had: its failures would leave every episode without one, unnoticed."""
+    async with serving(failing_for(*(f"e{i}" for i in range(40)))) as server:
+        gates = (GateConfig(part=gate, at_least=1.0),)
+        scorer = Scorer(config(server.url, weight=0.0, gates=gates))
+        with pytest.raises(RewardError, match="judge failed for 100% of its last scores"):
+            await scorer.score([episode(f"e{i}", reward=1.0) for i in range(40)])
+        await scorer.close()
+
+
+async def test_a_service_that_compares_is_given_the_ended_episodes_of_a_group_in_one_request() -> None:
+    """Case 28 for groups: the longest answer wins, whatever the batch size is."""
+
+    async def ranked(body: dict[str, Any]) -> web.Response:
+        best = max(body["items"], key=lambda item: len(item["text"]))["id"]
+        results = [{"id": item["id"], "reward": float(item["id"] == best)} for item in body["items"]]
+        return web.json_response({"results": results})
+
+    async with serving(ranked) as server:
+        service = ServiceConfig(name="rank", url=server.url, scope="group", batch_size=2)
+        scorer = Scorer(RewardConfig(services=(service,), env_weight=0.0))
+        group = [episode("a", "long"), episode("b", "longest"), episode("c", "far too long", stop="policy_error")]
+        found = await scorer.score([*group, episode("d", "")], group_id="000007-t")
+        assert {name: reward.value for name, reward in found.items()} == {"a": 0.0, "b": 1.0, "d": 0.0}
+        (body,) = server.bodies
+        assert [item["id"] for item in body["items"]] == ["a", "b", "d"]
+        assert {item["metadata"]["group_id"] for item in body["items"]} == {"000007-t"}
+        await scorer.close()
+
+
 @given(st.lists(st.booleans()), st.floats(0, 1))
 def test_the_failure_share_is_that_of_the_last_256(failed: list[bool], limit: float) -> None:
     share = FailureShare(limit)
@@ -179,7 +162,15 @@ def test_the_failure_share_is_that_of_the_last_256(failed: list[bool], limit: fl
     [
         ({"env_weight": 0.0}, "nothing can be learned"),
         ({"services": [{"name": "env", "url": "http://h"}]}, "called 'env'"),
-        ({"services": [{"name": "a", "url": "h"}]}, "url"),
+        ({"services": [{"name": "a", "url": "h"}]}, "looks like http://127.0.0.1:9000"),
+        ({"services": [{"name": "a"}]}, "give its url, or the urls"),
+        ({"services": [{"name": "a", "url": "http://h", "urls": ["http://i"]}]}, "give its url, or the urls"),
+        ({"services": [{"name": "a", "url": "http://user:pw@h"}]}, "without a user or password"),
+        ({"services": [{"name": "a", "url": "http://h", "bounds": [1, 0]}]}, "give the least first"),
+        ({"functions": [{"name": "env", "function": "m:f"}]}, "called 'env'"),
+        ({"gates": [{"part": "style", "at_least": 1}]}, "a gate needs 'style', and the parts are env"),
+        ({"clip": [1.0, 1.0]}, "clip is"),
+        ({"overlong": {"limit": 10, "buffer": 20}}, "overlong.buffer = 20 is more than"),
         ({"services": [{"name": "a", "url": "http://h", "wieght": 1}]}, "wieght"),
     ],
 )

@@ -15,8 +15,9 @@ from agentrl import retry
 from agentrl.errors import ConfigError, ContextOverflow, EnvironmentFault, GatewayError, SessionLimitReached
 from agentrl.gateway.config import GatewayConfig
 from agentrl.messages import user
-from agentrl.rollout.client import HttpGateway, HttpSession, Retryable
+from agentrl.rollout.client import HttpGateway, HttpSession
 from agentrl.rollout.config import RolloutConfig
+from agentrl.rollout.json_client import JsonClient, Retryable
 from agentrl.rollout.ports import SessionRequest
 from agentrl.types import Limits, Sampling, StopReason, Task
 
@@ -45,6 +46,7 @@ class FakeGateway:
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, dict[str, Any], str]] = []
+        self.idempotency_keys: list[str | None] = []  # of chats
         self.answers: dict[str, list[Answer]] = {}
         self.url = ""
 
@@ -53,6 +55,8 @@ class FakeGateway:
 
     async def handle(self, request: web.Request) -> web.Response:
         self.asked.append((request.path, await request.json(), request.headers["Authorization"]))
+        if request.path == CHAT:
+            self.idempotency_keys.append(request.headers.get("Idempotency-Key"))
         answers = self.answers[request.path]
         answer = answers.pop(0) if len(answers) > 1 else answers[0]
         if answer is dropped:
@@ -106,7 +110,9 @@ async def test_a_session_is_opened_with_the_admin_key_and_pinned() -> None:
         assert session.id == "s1"
         ((path, body, key),) = fake.asked
         assert (path, key) == ("/sessions", "Bearer admin-key")
-        assert body["task"] == {"id": "t", "env_id": "e", "seed": 1, "options": {"a": 1}, "split": "train"}
+        assert body["task"] == {
+            "id": "t", "env_id": "e", "seed": 1, "options": {"a": 1}, "split": "train", "limits": None, "source": "",
+        }  # fmt: skip
         assert (body["mode"], body["metadata"]) == ("train", {"group_id": "g", "index": 0})
         assert body["sampling"]["temperature"] == 0.5
         assert "max_tokens" not in body["sampling"]
@@ -156,7 +162,7 @@ async def test_attempts_are_bounded() -> None:
         assert fake.paths().count(CHAT) == 4
 
 
-@pytest.mark.parametrize("answer", [dropped, error(503, "store_failed"), error(500, "internal_error")])
+@pytest.mark.parametrize("answer", [error(503, "store_failed"), error(500, "internal_error")])
 async def test_a_chat_that_may_have_been_sampled_is_never_sent_again(answer: Answer) -> None:
     """Case 84."""
     async with gateway() as (fake, client):
@@ -165,6 +171,20 @@ async def test_a_chat_that_may_have_been_sampled_is_never_sent_again(answer: Ans
         with pytest.raises(GatewayError):
             await ask(session)
         assert fake.paths().count(CHAT) == 1
+
+
+async def test_a_chat_whose_connection_broke_is_sent_again_as_the_same_request() -> None:
+    """The gateway knows it by its key, also one that was started again, and answers from its record."""
+    async with gateway() as (fake, client):
+        fake.answers[CHAT] = [dropped, dropped, ok(COMPLETION)]
+        session = await client.open_session(REQUEST)
+        await ask(session)
+        first, *again = fake.idempotency_keys
+        assert first is not None
+        assert again == [first, first]
+        fake.answers[CHAT] = [ok(COMPLETION)]
+        await ask(session)
+        assert fake.idempotency_keys[-1] != first, "the next call is another request"
 
 
 @pytest.mark.parametrize("answer", [dropped, error(503, "store_failed"), error(502, "bad_gateway")])
@@ -218,8 +238,8 @@ async def test_an_answer_of_another_shape_is_a_gateway_error(body: Any) -> None:
 async def test_no_gateway_is_a_gateway_error_that_names_the_url() -> None:
     async with gateway() as (fake, _):
         url = fake.url
-    client = HttpGateway(url, "k", RolloutConfig(max_attempts=2))
-    with pytest.raises(GatewayError, match=f"cannot reach the gateway at {url}"):
+    client = HttpGateway(url, "k", RolloutConfig(max_attempts=2, gateway_wait_s=0))
+    with pytest.raises(GatewayError, match=f"cannot reach {url}"):
         await client.open_session(REQUEST)
     await client.close()
 
@@ -239,10 +259,11 @@ async def test_finish_is_waited_for_longer_than_the_gateway_may_wait_for_its_sto
     """Sealing takes up to 10 s and saving up to 120 s, the most that a gateway can be configured for."""
     waits = []
 
-    async def post(self: HttpGateway, url: str, body: Any, key: str, timeout_s: float, *, repeatable: bool) -> Any:
+    async def post(self: JsonClient, url: str, body: Any, key: str, timeout_s: float, *, repeatable: bool) -> Any:
         waits.append(timeout_s)
+        return {}
 
-    monkeypatch.setattr(HttpGateway, "post", post)
+    monkeypatch.setattr(JsonClient, "post", post)
     session = HttpSession(HttpGateway("http://g", "k", RolloutConfig()), "s", "http://g/sessions/s/v1", "key")
     await session.reward(1.0, {})
     await session.finish(StopReason.DONE)

@@ -451,10 +451,11 @@ async def cancel_itself() -> None:
     raise asyncio.CancelledError
 
 
-async def test_an_async_environment_runs_on_the_loop() -> None:
+async def test_an_async_environment_runs_on_one_loop_that_is_not_the_workers() -> None:
     env = AsyncEnv(nothing)
     assert (await play(env)).reward == 1.0
-    assert env.closed_on is asyncio.get_running_loop()
+    assert env.closed_on is env.loop
+    assert env.closed_on is not asyncio.get_running_loop()
 
 
 async def test_an_async_environment_works_under_a_wrapper() -> None:
@@ -476,7 +477,7 @@ async def test_the_deadline_ends_the_episode_without_a_reward_and_cleans_up() ->
         return "never"
 
     env, gateway = Counting(), ScriptedGateway(slow)
-    episode = await play(env, gateway=gateway, limits=Limits(deadline_s=0.05))
+    episode = await play(env, gateway=gateway, limits=Limits(deadline_s=1.0))
     assert (episode.stop_reason, episode.reward) == ("deadline", None)
     assert gateway.sessions[0].stop_reason == "deadline"
     assert env.closed == 1

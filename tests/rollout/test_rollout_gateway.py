@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from tokenizers import Tokenizer
+from calculator_script import MODEL, encode, solve
 
-from agentrl.assets import EMBEDDED, resolve_model
 from agentrl.engine.client import HttpEngineClient
 from agentrl.engine.scripted import Fault, ScriptedEngine
 from agentrl.env import registry
@@ -20,27 +17,8 @@ from agentrl.gateway.server import GatewayServer
 from agentrl.rollout.config import RolloutConfig
 from agentrl.rollout.worker import RolloutWorker
 from agentrl.store.memory import MemoryStore
-from agentrl.types import Sampling, Task
+from agentrl.types import Task
 from agentrl_envs.calculator.tasks import problem
-
-MODEL = resolve_model(EMBEDDED)
-TOKENIZER = Tokenizer.from_file(str(MODEL / "tokenizer.json"))
-END = TOKENIZER.token_to_id("<|im_end|>")
-
-
-def encode(text: str) -> list[int]:
-    return [*TOKENIZER.encode(text, add_special_tokens=False).ids, END]
-
-
-def solve(prompt_ids: Sequence[int], sampling: Sampling, version: int) -> list[int]:
-    """The policy that always calls the tool, then repeats its result."""
-    last = TOKENIZER.decode(list(prompt_ids), skip_special_tokens=False).split("<|im_start|>")[-2]
-    if result := re.match(r"tool\n(.*)<\|im_end\|>", last):
-        return encode(result[1])
-    question = re.match(r"user\nWhat is (.*)\?<\|im_end\|>", last)
-    assert question, last
-    call = json.dumps({"name": "calculate", "arguments": {"expression": question[1]}})
-    return encode(f"<tool_call>\n{call}\n</tool_call>")
 
 
 @asynccontextmanager

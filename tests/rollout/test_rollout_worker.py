@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import agentrl
@@ -62,7 +63,8 @@ async def test_a_group_is_whole_when_all_its_episodes_are_done() -> None:
 
 async def test_a_failed_episode_keeps_its_place_and_its_siblings_their_results() -> None:
     """Case 35."""
-    group = await worker(in_turn("right", "crash", "wrong", "right")).run_group("g", task(), size=4, version=0)
+    rollouts = worker(in_turn("right", "crash", "wrong", "right"), episode_retries=0)
+    group = await rollouts.run_group("g", task(), size=4, version=0)
     assert sorted(episode.stop_reason for episode in group.episodes) == ["done", "done", "done", "env_error"]
     assert sorted((e.reward for e in group.episodes), key=repr) == [0.0, 1.0, 1.0, None]
 
@@ -107,6 +109,24 @@ async def test_evaluation_gives_one_episode_a_task_in_order_and_its_own_sampling
 async def test_environment_arguments_are_passed() -> None:
     group = await worker(in_turn("right"), env_kwargs={"bonus": 0.5}).run_group("g", task(), size=1, version=0)
     assert group.episodes[0].reward == 1.5
+
+
+async def test_a_source_of_a_mix_has_arguments_of_its_own() -> None:
+    rollouts = RolloutWorker(
+        RolloutConfig(), "unused", "unused", env_kwargs={"bonus": 0.5}, sources={"generous": {"bonus": 2.0}},
+        gateway=ScriptedGateway(lambda messages: "right"),
+    )  # fmt: skip
+    of_source = msgspec.structs.replace(task(), source="generous")
+    groups = [await rollouts.run_group("g", one, size=1, version=0) for one in (task(), of_source)]
+    assert [group.episodes[0].reward for group in groups] == [1.5, 3.0]
+
+
+async def test_attempts_that_are_there_are_not_played_again() -> None:
+    there = Episode(session_id="old", task=task(), stop_reason=StopReason.DONE, reward=0.25)
+    rollouts = worker(in_turn("right", "wrong"), group_size=3)
+    group = await rollouts.run_group("g", task(), version=0, have={1: there})
+    assert [episode.session_id == "old" for episode in group.episodes] == [False, True, False]
+    assert group.episodes[1].reward == 0.25
 
 
 async def test_a_fault_of_the_rollout_itself_ends_the_group_and_is_raised() -> None:

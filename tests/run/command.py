@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
 
 ROOT = Path(__file__).parents[2]
 MARK = "AGENTRL_TEST_RUN"
+REAPER_S = 20.0
 
 
 class Command:
     """One command, found again by a mark that all its processes inherit."""
 
-    def __init__(self, *arguments: str, cwd: Path, **env: str) -> None:
+    def __init__(self, *arguments: str, cwd: Path, on: Sequence[str] = (), **env: str) -> None:
+        """`on`: words of a command that starts another one elsewhere."""
         self.mark = f"{os.getpid()}-{time.monotonic_ns()}"
         self.output = ""
         self._started = time.time()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "agentrl.cli.main", *arguments],
+            [*on, sys.executable, "-m", "agentrl.cli.main", *arguments],
             cwd=cwd,
             env={**os.environ, MARK: self.mark, "COLUMNS": "200", "PYTHONUNBUFFERED": "1", **env},
             stdin=subprocess.DEVNULL,
@@ -63,7 +67,18 @@ class Command:
         return found
 
     def left_behind(self) -> list[str]:
-        return [_title(process) for process in self.processes()]
+        """What still lives when the reaper, which goes on for a moment, has had its time."""
+        deadline = time.monotonic() + REAPER_S
+        while (titles := self._titles()) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return titles
+
+    def _titles(self) -> list[str]:
+        titles = []
+        for process in self.processes():
+            with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):  # it ended since
+                titles.append(_title(process))
+        return titles
 
     def engines(self) -> list[psutil.Process]:
         return [process for process in self.processes() if "agentrl.engine.vllm_server" in _title(process)]

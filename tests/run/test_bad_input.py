@@ -41,6 +41,14 @@ class Mute(agentrl.ToolEnv):
         return [agentrl.user("hello")], {}
 """
 
+HAS_NO_WEIGHTS = """
+import agentrl
+
+class Agent(agentrl.Program):
+    def __init__(self):
+        raise OSError("no weights")
+"""
+
 
 @pytest.fixture
 def run_file(tmp_path: Path):
@@ -87,7 +95,33 @@ def test_an_environment_that_nobody_scores(tmp_path: Path, run_file):
     status, output = agentrl("train", run_file("mute.py:Mute"), cwd=tmp_path)
     assert status == 2
     assert "nothing scores mute.py:Mute" in output
-    assert "write `score`, or name a service" in output
+    assert "write `score`, or name a service or a function under [reward]" in output
+
+
+COMMAND = "agentrl.env.command:Command"
+
+
+def test_a_command_that_nothing_grades(tmp_path: Path, run_file):
+    options = """[environment.options]\ncommand = ["sh", "agent.sh"]\n"""
+    status, output = agentrl("train", run_file(COMMAND, options), cwd=tmp_path)
+    assert status == 2
+    assert "nothing grades the command" in output
+    assert "environment.options.grade" in output
+
+
+def test_a_command_as_one_text(tmp_path: Path, run_file):
+    options = """[environment.options]\ncommand = "sh agent.sh"\ngrade = ["sh", "grade.sh"]\n"""
+    status, output = agentrl("train", run_file(COMMAND, options), cwd=tmp_path)
+    assert status == 2
+    assert "command = 'sh agent.sh'; give a list, the program first" in output
+
+
+def test_a_program_that_cannot_be_made(tmp_path: Path, run_file):
+    (tmp_path / "agent.py").write_text(HAS_NO_WEIGHTS)
+    status, output = agentrl("train", run_file("agent.py:Agent"), cwd=tmp_path)
+    assert status == 1
+    assert "raised OSError: no weights" in output
+    assert "Traceback" not in output
 
 
 def test_a_reward_service_that_is_not_there(tmp_path: Path, run_file):
@@ -103,7 +137,7 @@ def test_a_run_that_is_already_there(tmp_path: Path, run_file):
     (tmp_path / "runs" / "bad" / "notes.txt").write_text("mine")
     status, output = agentrl("train", run_file(), cwd=tmp_path)
     assert status == 2
-    assert "already holds a run; give another --name, or --overwrite" in output
+    assert "already holds a run; go on with it by `agentrl train --resume runs/bad`, give another --name" in output
     status, output = agentrl("train", run_file(), "--overwrite", cwd=tmp_path)
     assert status == 2, "a directory that is no run is never deleted"
     assert (tmp_path / "runs" / "bad" / "notes.txt").read_text() == "mine"

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from trainer_builders import save_tiny_model
 from vllm_session import VllmEngine, copy_with_hostile_generation_config
 
 from agentrl.assets import EMBEDDED, resolve_model
@@ -30,3 +31,15 @@ def vllm_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmEngine
     finally:
         replica.stop()
         shutil.rmtree(weights, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random model of two layers, for a file of tests on trainer ranks."""
+    return save_tiny_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
+    """World size -> where its ranks may write."""
+    return {ranks: tmp_path_factory.mktemp(f"out{ranks}") for ranks in (1, 2)}

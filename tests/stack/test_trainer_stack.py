@@ -6,40 +6,31 @@ import math
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from trainer_builders import mixed_batch, plain_gradient, plain_logprobs, plain_loss, save_tiny_model
+from trainer_builders import (
+    mixed_batch,
+    plain_adamw,
+    plain_gradient,
+    plain_logprobs,
+    plain_updates,
+    relative_error,
+)
 from trainer_ranks import LAYOUTS, STAGES, everything, run_ranks
 from transformers import AutoModelForCausalLM
 
-from agentrl.digest import digest_of_file
+from agentrl.digest import digest_of_weights
 from agentrl.types import Row, VersionSpan
 from agentrl_trainers.logprob_check import max_logprob_diffs
 
-pytestmark = pytest.mark.stack
-
-
-@pytest.fixture(scope="module")
-def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny_model(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture(scope="module")
-def out(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
-    return {ranks: tmp_path_factory.mktemp(f"out{ranks}") for ranks in (1, 2)}
+pytestmark = pytest.mark.ranks
 
 
 @pytest.fixture(scope="module")
 def ran(model_dir: Path, out: dict[int, Path]) -> dict[int, list[dict[str, Any]]]:
     """World size -> what `everything` returned on each rank."""
     return {ranks: run_ranks(everything, ranks, model_dir, out[ranks]) for ranks in (1, 2)}
-
-
-def relative_error(ours: np.ndarray, expected: torch.Tensor) -> float:
-    difference = np.linalg.norm(ours.astype(np.float64) - expected.double().numpy())
-    return float(difference / expected.double().norm())
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -105,18 +96,7 @@ def test_three_updates_equal_a_plain_loop(ran: Any, model_dir: Path, stage: int,
     """AdamW (0.9, 0.95) at 1/3, 2/3, 3/3 of 1e-2, norm clipped to 1, decay 0.1 on matrices only."""
     model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32, attn_implementation="eager")
     parameters = dict(model.named_parameters())
-    groups = [
-        {"params": [p for p in parameters.values() if p.dim() == 2], "weight_decay": 0.1},
-        {"params": [p for p in parameters.values() if p.dim() == 1], "weight_decay": 0.0},
-    ]
-    optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.95))
-    for step in range(3):
-        for group in optimizer.param_groups:
-            group["lr"] = 1e-2 * (step + 1) / 3
-        optimizer.zero_grad()
-        plain_loss(model, mixed_batch()).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
+    plain_updates(model, plain_adamw(model))
     ours = ran[ranks][0]["adamw"][stage]
     assert ours.keys() == parameters.keys()
     assert {name: relative_error(ours[name], parameters[name].detach()) for name in ours} == {
@@ -136,7 +116,7 @@ def test_published_groups_are_the_exported_model(ran: Any, out: dict[int, Path],
     for group in published:
         tensors = load_file(group.path)
         assert (group.version, tuple(tensors)) == (3, tuple(sorted(group.names)))
-        assert group.digest == digest_of_file(Path(group.path))
+        assert group.digest == digest_of_weights(Path(group.path))
         assert not sent.keys() & tensors.keys()
         sent |= tensors
     assert sent.keys() == exported.keys()

@@ -2,55 +2,23 @@
 
 from __future__ import annotations
 
-import multiprocessing
-from collections.abc import Iterator
-from multiprocessing.connection import Connection
-from pathlib import Path
-from typing import Any
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from trainer_builders import row
-from vllm_session import VllmEngine
+from trainer_process import TrainerProcess
+from vllm_session import Sample, VllmEngine
 
 from agentrl.engine.client import HttpEngineClient
-from agentrl.types import Batch, Sampling, SwapMode, TrainRow, WeightGroup
-from agentrl_trainers.config import TrainerConfig
+from agentrl.engine.control import EngineControl
+from agentrl.errors import SwapError
+from agentrl.types import Batch, Sampling, SwapMode, WeightGroup
 
 pytestmark = pytest.mark.stack
 
 PROMPT = [1, *range(40, 90)]
+SAMPLING = Sampling(temperature=0.7, max_tokens=32)
 TOLERANCE = 1e-4
-
-
-def serve(connection: Connection, model: str) -> None:
-    """A lone ZeRO-3 rank, in a process of its own as in a run, that does what it is told."""
-    from agentrl_trainers.deepspeed.rank import TrainerRank
-
-    config = TrainerConfig(zero_stage=3, zero3_keep_below=0, learning_rate=3e-3, warmup_steps=0, decay="constant")
-    rank = TrainerRank(0, 1, "127.0.0.1", 0, model, config, 100)
-    rank.setup()
-    while (order := connection.recv()) is not None:
-        method, arguments = order
-        connection.send(getattr(rank, method)(*arguments))
-    rank.shutdown()
-
-
-class TrainerProcess:
-    def __init__(self, model: Path) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._connection, other = context.Pipe()
-        self.process = context.Process(target=serve, args=(other, str(model)), daemon=True)
-        self.process.start()
-
-    def call(self, method: str, *arguments: object) -> Any:
-        self._connection.send((method, arguments))
-        assert self._connection.poll(120), f"the trainer gave no answer to {method}"
-        return self._connection.recv()
-
-    def stop(self) -> None:
-        self._connection.send(None)
-        self.process.join(10)
-        self.process.kill()
 
 
 @pytest.fixture(scope="module")
@@ -61,16 +29,27 @@ def trainer(vllm_engine: VllmEngine) -> Iterator[TrainerProcess]:
 
 
 @pytest.fixture
-async def client(vllm_engine: VllmEngine) -> Any:
+async def client(vllm_engine: VllmEngine) -> AsyncIterator[HttpEngineClient]:
     client = HttpEngineClient(vllm_engine.url)
     yield client
     await client.close()
     await vllm_engine.swap(vllm_engine.initial(), "recompute")
 
 
-def published(trainer: TrainerProcess, engine: VllmEngine) -> list[WeightGroup]:
-    groups = range(len(trainer.call("weight_plan")))
-    return [trainer.call("write_weights", engine.version + 1, index, str(engine.weights_dir)) for index in groups]
+def published(trainer: TrainerProcess, engine: VllmEngine, *, changed_only: bool = False) -> list[WeightGroup]:
+    version, directory = engine.version + 1, str(engine.weights_dir)
+    groups = range(len(trainer.call("weight_plan", changed_only)))
+    return [trainer.call("write_weights", version, index, directory, changed_only) for index in groups]
+
+
+def train(trainer: TrainerProcess, engine: VllmEngine) -> None:
+    trainer.call("step", Batch(version=engine.version, rows=[row(24, seed=1), row(30, seed=2)]))
+
+
+def gap(sample: Sample, trainer: TrainerProcess) -> float:
+    """The largest difference between what the engine recorded and what the trainer finds."""
+    found = trainer.logprobs(sample.prompt_ids, sample.token_ids, temperature=0.7)
+    return max(abs(a - b) for a, b in zip(sample.logprobs, found, strict=True))
 
 
 @pytest.mark.parametrize("mode", ["keep", "recompute", "drain"])
@@ -78,24 +57,52 @@ async def test_after_a_step_and_a_swap_engine_and_trainer_agree(
     vllm_engine: VllmEngine, trainer: TrainerProcess, client: HttpEngineClient, mode: SwapMode
 ) -> None:
     """Case 14 with them: at temperature 0.7 both mean the distribution that was sampled from."""
-    sampling = Sampling(temperature=0.7, max_tokens=32)
-    before = await vllm_engine.sample(client, PROMPT, sampling)
-    trainer.call("step", Batch(version=vllm_engine.version, rows=[row(24, seed=1), row(30, seed=2)]))
+    before = await vllm_engine.sample(client, PROMPT, SAMPLING)
+    train(trainer, vllm_engine)
     await vllm_engine.swap({}, mode, published(trainer, vllm_engine))
     assert await client.version() == vllm_engine.version
-    sample = await vllm_engine.sample(client, PROMPT, sampling)
-    after, old = logprobs(trainer, sample.prompt_ids, sample.token_ids), before.logprobs
-    assert max(abs(a - b) for a, b in zip(sample.logprobs, after, strict=True)) < TOLERANCE
-    moved = logprobs(trainer, before.prompt_ids, before.token_ids)
-    assert max(abs(a - b) for a, b in zip(old, moved, strict=True)) > 100 * TOLERANCE, "the step changed the policy"
+    assert gap(await vllm_engine.sample(client, PROMPT, SAMPLING), trainer) < TOLERANCE
+    assert gap(before, trainer) > 100 * TOLERANCE, "the step changed the policy"
 
 
-def logprobs(trainer: TrainerProcess, prompt_ids: list[int], token_ids: list[int]) -> list[float]:
-    """[S], the trainer's, of the sampled tokens."""
-    ids = prompt_ids + token_ids
-    zeros = [0.0] * len(ids)
-    one = TrainRow(
-        session_id="s", token_ids=ids, loss_mask=[0] * len(ids), logprobs=zeros, advantages=zeros, temperature=0.7
-    )
-    [found] = trainer.call("logprobs", [one])
-    return found[len(prompt_ids) - 1 :]
+async def test_a_new_trainer_updates_the_engine_that_a_killed_one_left(
+    vllm_engine: VllmEngine, client: HttpEngineClient
+) -> None:
+    """Case 55: killed after an update, and again in the middle of one, which is never served."""
+    first = TrainerProcess(vllm_engine.model)
+    train(first, vllm_engine)
+    await vllm_engine.swap({}, "recompute", published(first, vllm_engine))
+    train(first, vllm_engine)
+    half = published(first, vllm_engine)[:1]
+    first.process.kill()
+    control = EngineControl(vllm_engine.url)
+    await control.pause(mode="keep", clear_cache=True)
+    await control.start_weight_update()
+    await control.update_weights(half[0])
+    assert await control.version() == vllm_engine.version
+    await control.close()  # the driver is gone too: nobody ends the update
+    second = TrainerProcess(vllm_engine.model)
+    await vllm_engine.swap({}, "recompute", published(second, vllm_engine))
+    sample = await vllm_engine.sample(client, PROMPT, SAMPLING)
+    assert {span.version for span in sample.versions} == {vllm_engine.version}
+    assert gap(sample, second) < TOLERANCE
+    second.stop()
+
+
+async def test_merged_adapters_arrive_and_what_is_frozen_is_sent_once(
+    vllm_engine: VllmEngine, client: HttpEngineClient
+) -> None:
+    """Case 75 with an engine. What stays away must have come from the same trainer, or the version is incomplete."""
+    lora = {"rank": 4, "alpha": 16.0, "publish": "merged"}
+    trainer = TrainerProcess(vllm_engine.model, lora=lora, learning_rate=3e-2)
+    before = await vllm_engine.sample(client, PROMPT, SAMPLING)
+    with pytest.raises(SwapError, match=r"leaves out .*embed_tokens.*, which this trainer never sent"):
+        await vllm_engine.swap({}, "recompute", published(trainer, vllm_engine, changed_only=True))
+    for changed_only in (False, True):
+        train(trainer, vllm_engine)
+        await vllm_engine.swap({}, "recompute", published(trainer, vllm_engine, changed_only=changed_only))
+        sample = await vllm_engine.sample(client, PROMPT, SAMPLING)
+        assert gap(sample, trainer) < TOLERANCE
+        assert gap(before, trainer) > 100 * TOLERANCE
+        before = sample
+    trainer.stop()

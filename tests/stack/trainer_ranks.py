@@ -14,9 +14,10 @@ from trainer_builders import mixed_batch, on_policy, row
 
 from agentrl.types import Batch
 from agentrl_trainers.config import TrainerConfig
+from agentrl_trainers.deepspeed import process_group
 from agentrl_trainers.deepspeed.engine import ZeroEngine
-from agentrl_trainers.deepspeed.policy import DeepSpeedPolicy
 from agentrl_trainers.deepspeed.rank import TrainerRank
+from agentrl_trainers.deepspeed.trainer import DeepSpeedTrainer
 from agentrl_trainers.deepspeed.weights import WeightSource
 from agentrl_trainers.model import PolicyModel, load_policy
 
@@ -52,9 +53,14 @@ def sgd(model: PolicyModel, config: TrainerConfig) -> torch.optim.SGD:
     return torch.optim.SGD(model.parameters(), lr=config.learning_rate)
 
 
-def run_ranks(scenario: Callable[..., Any], world_size: int, *args: object, timeout_s: float = 150) -> list[Any]:
-    """Results of `scenario(rank, port_queue, *args)` of each rank, in rank order. No process outlives the call."""
-    context = multiprocessing.get_context("spawn")
+def run_ranks(
+    scenario: Callable[..., Any], world_size: int, *args: object, timeout_s: float = 150, forked: bool = False
+) -> list[Any]:
+    """Results of `scenario(rank, port_queue, *args)` of each rank, in rank order. No process outlives the call.
+
+    forked: from a server that has imported everything, which saves seconds a process where there are many.
+    """
+    context = forkserver() if forked else multiprocessing.get_context("spawn")
     ports, results = context.Queue(), context.Queue()
     processes = [
         context.Process(target=_child, args=(scenario, rank, world_size, ports, results, args), daemon=True)
@@ -79,6 +85,12 @@ def run_ranks(scenario: Callable[..., Any], world_size: int, *args: object, time
     return [found[rank] for rank in range(world_size)]
 
 
+def forkserver() -> Any:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["deepspeed", "agentrl_trainers.deepspeed.rank", "transformers.models.qwen3"])
+    return context
+
+
 def _child(scenario: Any, rank: int, world_size: int, ports: Any, results: Any, args: tuple[object, ...]) -> None:
     try:
         results.put((rank, scenario(rank, world_size, ports, *args), None))
@@ -93,20 +105,29 @@ def everything(rank: int, world_size: int, ports: Any, model_dir: Path, out_dir:
         {"zero_stage": stage, "learning_rate": 0.5, "ranks": world_size, **SPLIT_EVERYTHING}
     )
     trainer = TrainerRank(rank, world_size, "127.0.0.1", 0, str(model_dir), config, 3, optimizer=sgd)
-    trainer.setup(_meet(trainer, rank, world_size, ports))
+    trainer.setup(meet(trainer, rank, world_size, ports))
     found = {
         "life": _life(trainer, out_dir),
         "linear": {stage: _linear(stage, rank, world_size) for stage in STAGES},
-        "gradients": {(s, layout): _gradients(s, layout, model_dir) for s in STAGES for layout in LAYOUTS},
-        "on policy": {(s, layout): _on_policy(s, layout, model_dir) for s in (0, 2, 3) for layout in LAYOUTS},
-        "adamw": {stage: _adamw(stage, model_dir) for stage in STAGES},
+        "gradients": {(s, layout): gradients(s, layout, model_dir) for s in STAGES for layout in LAYOUTS},
+        "on policy": {(s, layout): one_step(s, layout, model_dir) for s in (0, 2, 3) for layout in LAYOUTS},
+        "adamw": {stage: three_updates(stage, model_dir) for stage in STAGES},
     }
     trainer.shutdown()
     trainer.shutdown()
     return found
 
 
-def _meet(trainer: TrainerRank, rank: int, world_size: int, ports: Any) -> int:
+def join(rank: int, world_size: int, ports: Any) -> None:
+    """Into the ranks' process group, for what needs no TrainerRank."""
+    store = process_group.open_store(rank, world_size, "127.0.0.1", ports.get(timeout=60) if rank else 0, 60)
+    if rank == 0:
+        for _ in range(world_size - 1):
+            ports.put(store.port)  # type: ignore[attr-defined]
+    process_group.join(store, rank, world_size, "127.0.0.1", 60)
+
+
+def meet(trainer: TrainerRank, rank: int, world_size: int, ports: Any) -> int:
     if rank:
         return ports.get(timeout=60)
     port = trainer.bind()
@@ -145,39 +166,42 @@ def _linear(stage: int, rank: int, world_size: int) -> dict[str, Any]:
     return {"skipped": skipped, "kept": kept, "update": update, "moved": moved}
 
 
-def _policy(stage: int, layout: str, model_dir: Path, **kwargs: Any) -> tuple[DeepSpeedPolicy, WeightSource]:
+def make_trainer(stage: int, layout: str, model_dir: Path, **kwargs: Any) -> tuple[DeepSpeedTrainer, WeightSource]:
     values = {"zero_stage": stage, **SPLIT_EVERYTHING, **LAYOUTS[layout], **kwargs.pop("config", {})}
     config = TrainerConfig.model_validate(values)
     model = load_policy(model_dir, logit_chunk=config.logit_chunk_tokens)
-    policy = DeepSpeedPolicy(model, config, 3, **kwargs)
-    return policy, WeightSource(policy.zero, model.lm, model_dir, min_bytes=1)
+    trainer = DeepSpeedTrainer(model, config, 3, model_path=model_dir, **kwargs)
+    return trainer, WeightSource(trainer.policy.zero, model.lm, model_dir, min_bytes=1)
 
 
-def _weights(source: WeightSource) -> dict[str, Any]:
+def whole_weights(source: WeightSource) -> dict[str, Any]:
     gathered = source.gather([name for group in source.groups for name in group.names])
     return {name: tensor.numpy() for name, tensor in gathered.items()}
 
 
-def _gradients(stage: int, layout: str, model_dir: Path) -> dict[str, Any]:
-    policy, source = _policy(stage, layout, model_dir, config={"gradient_clip": "off"}, optimizer=reveal)
-    logprobs = policy.logprobs(mixed_batch().rows)
-    policy.step(mixed_batch())
-    return {"logprobs": logprobs, "gradient": _weights(source)}
+def gradients(stage: int, layout: str, model_dir: Path, **config: Any) -> dict[str, Any]:
+    trainer, source = make_trainer(
+        stage, layout, model_dir, config={"gradient_clip": "off", **config}, optimizer=reveal
+    )
+    logprobs = trainer.policy.logprobs(mixed_batch().rows)
+    trainer.step(mixed_batch())
+    return {"logprobs": logprobs, "gradient": whole_weights(source)}
 
 
-def _on_policy(stage: int, layout: str, model_dir: Path) -> Any:
+def one_step(stage: int, layout: str, model_dir: Path, **config: Any) -> Any:
     """Two rows, 2 trained tokens of loss 1 and 8 of loss 4: on-policy the loss of a token is minus its advantage."""
-    policy, _ = _policy(stage, layout, model_dir, config={"learning_rate": 0.0})
+    trainer, _ = make_trainer(stage, layout, model_dir, config={"learning_rate": 0.0, **config})
     rows = [
         row(5, seed=1, trained=[3, 4], advantage=-1.0),
         row(15, seed=2, trained=list(range(7, 15)), advantage=-4.0, temperature=0.5),
     ]
-    return policy.step(on_policy(model_dir, Batch(version=0, rows=rows)))
+    return trainer.step(on_policy(model_dir, Batch(version=0, rows=rows)))
 
 
-def _adamw(stage: int, model_dir: Path) -> dict[str, Any]:
+def three_updates(stage: int, model_dir: Path, **config: Any) -> dict[str, Any]:
     """Three updates as a run makes them: AdamW, warm-up, clipping, weight decay."""
-    policy, source = _policy(stage, "packed", model_dir, config={"learning_rate": 1e-2, "weight_decay": 0.1})
+    config = {"learning_rate": 1e-2, "weight_decay": 0.1, **config}
+    trainer, source = make_trainer(stage, "packed", model_dir, config=config)
     for version in range(3):
-        policy.step(Batch(version=version, rows=mixed_batch().rows))
-    return _weights(source)
+        trainer.step(Batch(version=version, rows=mixed_batch().rows))
+    return whole_weights(source)

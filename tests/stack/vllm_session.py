@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from agentrl.digest import digest_of_file
+from agentrl.digest import digest_of_weights
 from agentrl.engine.client import HttpEngineClient
 from agentrl.engine.control import EngineControl
 from agentrl.engine.swap import WeightSwap
@@ -62,7 +62,7 @@ class VllmEngine:
                     index=index,
                     count=count,
                     path=str(path),
-                    digest=digest_of_file(path),
+                    digest=digest_of_weights(path),
                     names=tuple(part),
                     num_bytes=path.stat().st_size,
                 )

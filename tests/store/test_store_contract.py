@@ -170,6 +170,31 @@ def test_a_group_is_admitted_once(store: TrajectoryStore) -> None:
         store.admit("g0", task(), 1)
 
 
+def test_the_position_is_the_one_that_came_with_the_last_admission_or_settlement(store: TrajectoryStore) -> None:
+    assert store.position() is None
+    store.admit("g0", task(), 0, position=b'{"next": 1, "of": "\xc3\xa9"}')
+    store.admit("g1", task(), 0)
+    assert store.position() == b'{"next": 1, "of": "\xc3\xa9"}'
+    store.settle("g0", "stale", 1, position=b'{"next": 2}')
+    store.settle("g1", "stale", 1)
+    assert store.position() == b'{"next": 2}'
+
+
+def test_a_position_is_written_with_its_group_or_not_at_all(store: TrajectoryStore) -> None:
+    store.admit("g0", task(), 0, position=b"1")
+    with pytest.raises(StoreError, match="'g0' is admitted already"):
+        store.admit("g0", task(), 0, position=b"2")
+    with pytest.raises(StoreError, match="'g9' was never admitted"):
+        store.settle("g9", "stale", 1, position=b"3")
+    for no_text, named in ((b"\xff", "not UTF-8"), (b"\0", "NUL")):
+        with pytest.raises(StoreError, match=named):
+            store.admit("g1", task(), 0, position=no_text)
+        with pytest.raises(StoreError, match=named):
+            store.settle("g0", "stale", 1, position=no_text)
+    assert store.position() == b"1"
+    assert [(group.group_id, group.outcome) for group in store.groups()] == [("g0", None)]
+
+
 REFUSED = {
     "a group that was never admitted": (("g9", TRAINED, 1, []), "'g9' was never admitted"),
     "a group that is closed": (("closed", TRAINED, 1, []), "'closed' is closed already: stale at step 1"),
@@ -212,6 +237,7 @@ def test_the_swap_log_keeps_its_order(store: TrajectoryStore) -> None:
     for swap in swaps:
         store.record_swap(swap)
     assert store.swaps() == swaps
+    assert store.swaps(skip=1) == swaps[1:]
 
 
 def test_many_threads_share_one_store(store: TrajectoryStore) -> None:
@@ -248,3 +274,16 @@ def test_of_many_threads_that_settle_a_group_one_wins(store: TrajectoryStore) ->
     assert [settlement.step for settlement in store.settlements()] == won
     assert [group.step for group in store.groups()] == won
     assert len(won) == 1
+
+
+def test_calls_are_scored_in_their_order_and_all_at_once(store: TrajectoryStore) -> None:
+    store.save(two_turns().build())
+    store.set_call_rewards("s0", [0.5, None])
+    assert [call.reward for call in store.get("s0").calls] == [0.5, None]
+    with pytest.raises(StoreError, match="1 rewards for the 2 calls of trajectory 's0'"):
+        store.set_call_rewards("s0", [1.0])
+    with pytest.raises(StoreError, match="the reward of call 1 of trajectory 's0' is inf"):
+        store.set_call_rewards("s0", [1.0, math.inf])
+    with pytest.raises(TrajectoryNotFound):
+        store.set_call_rewards("nobody", [])
+    assert [call.reward for call in store.get("s0").calls] == [0.5, None]

@@ -55,6 +55,25 @@ def test_a_trajectory_that_is_refused_keeps_its_journal(store: TrajectoryStore) 
     assert list(store.journal("gateway")) == [("s0", [b"1"])]
 
 
+def test_events_and_trajectories_are_written_together(store: TrajectoryStore) -> None:
+    store.append([*happened("s0", b"1"), *happened("s1", b"2"), *happened("other", b"3")])
+    store.write(happened("other", b"4"), [two_turns("s0").build(), two_turns("s1").build()])
+    assert list(store.journal("gateway")) == [("other", [b"3", b"4"])]
+    assert [trajectory.session_id for trajectory in store.iterate()] == ["s0", "s1"]
+
+
+@pytest.mark.parametrize(("session_id", "reward"), [("there", 1.0), ("s1", math.nan)])
+def test_of_what_is_written_together_all_happens_or_nothing(
+    store: TrajectoryStore, session_id: str, reward: float
+) -> None:
+    store.save(two_turns("there").build())
+    refused = two_turns(session_id).build(reward=reward)
+    with pytest.raises(StoreError):
+        store.write(happened("other", b"1"), [two_turns("s0").build(), refused])
+    assert list(store.journal("gateway")) == []
+    assert [trajectory.session_id for trajectory in store.iterate()] == ["there"]
+
+
 def test_a_saved_session_does_not_come_back_by_an_event_that_was_late(store: TrajectoryStore) -> None:
     store.save(two_turns("s0").build())
     store.append(happened("s0", b"late"))

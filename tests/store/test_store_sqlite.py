@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 from scripts import start
-from sqlalchemy import event
-from trajectories import two_turns
+from trajectories import task, two_turns
 
 from agentrl.errors import StoreError, StoreUnavailable
 from agentrl.store import connect, schema
+from agentrl.store.arrays import pack_floats, pack_mask
 from agentrl.store.sql import SqlStore
 
 WRITER = """
@@ -113,15 +113,12 @@ def test_a_snapshot_has_no_half_saved_trajectory(tmp_path: Path) -> None:
         store.save(trajectory)
     trajectory = two_turns().build()
 
-    def fail(*arguments: object) -> None:
-        if "INTO rows" in str(arguments[2]):
-            raise sqlite3.OperationalError("disk is full")
-
-    engine = store._database._engine
-    event.listen(engine, "before_cursor_execute", fail)
-    with pytest.raises((StoreError, sqlite3.OperationalError), match="disk is full"):
+    other = sqlite3.connect(tmp_path / "t.db", isolation_level=None)
+    other.execute("CREATE TRIGGER full BEFORE INSERT ON rows BEGIN SELECT RAISE(ABORT, 'no more room'); END")
+    with pytest.raises(StoreError, match=r"saving trajectory 's0' in sqlite.*t\.db failed: no more room"):
         store.save(trajectory)
-    event.remove(engine, "before_cursor_execute", fail)
+    other.execute("DROP TRIGGER full")
+    other.close()
     assert store.count() == 0
     store.save(trajectory)
     assert store.get("s0") == trajectory
@@ -150,11 +147,59 @@ def test_a_thread_waits_its_time_for_another_and_then_says_so(tmp_path: Path, mo
     store.save(two_turns().build())
 
 
+def layout_of(path: Path) -> str:
+    with sqlite3.connect(path) as connection:
+        return str(connection.execute("SELECT value FROM meta").fetchone()[0])
+
+
+def set_layout(path: Path, layout: str) -> None:
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE meta SET value = ?", (layout,))
+
+
+@pytest.mark.parametrize("layout", ["2", "3"])
+def test_an_older_store_is_read_and_becomes_one_of_the_present_layout_with_its_next_trajectory(
+    tmp_path: Path, layout: str
+) -> None:
+    """In layout 2 every row has its mask and logprobs; before 4, calls have no moments."""
+    store, path = SqlStore.at(tmp_path / "t.db"), tmp_path / "t.db"
+    trajectory = two_turns("old").build()
+    store.save(trajectory)
+    store.close()
+    with sqlite3.connect(path) as connection:
+        values = [value for value in trajectory.rows[0].logprobs if value is not None]
+        written = (pack_mask(trajectory.rows[0].loss_mask), pack_floats(values))
+        connection.execute("UPDATE rows SET loss_mask = ?, logprobs = ?", written)
+        connection.execute("ALTER TABLE calls DROP COLUMN moments")
+    set_layout(path, layout)
+
+    reader = SqlStore.at(path, create=False)
+    assert reader.get("old") == trajectory
+    reader.set_reward("old", 0.5, {})
+    assert layout_of(path) == layout
+    writer, late = SqlStore.at(path), SqlStore.at(path)
+    timed = two_turns("new").build()
+    timed.calls[0].moments = [5, 70]
+    writer.save(timed)
+    assert layout_of(path) == "4"
+    assert writer.get("new") == timed
+    late.save(two_turns("newer").build())
+    assert [each.session_id for each in reader.iterate()] == ["new", "newer", "old"]
+
+
+def test_an_older_store_has_a_place_for_the_drivers_position_and_stays_what_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "t.db"
+    SqlStore.at(path).close()
+    set_layout(path, "2")
+    store = SqlStore.at(path)
+    store.admit("g0", task(), 0, position=b'{"next_group":1}')
+    assert (layout_of(path), SqlStore.at(path, create=False).position()) == ("2", b'{"next_group":1}')
+
+
 @pytest.mark.parametrize("layout", ["1", "99"])
 def test_a_store_of_another_layout_is_refused(tmp_path: Path, layout: str) -> None:
     SqlStore.at(tmp_path / "t.db").close()
-    with sqlite3.connect(tmp_path / "t.db") as connection:
-        connection.execute("UPDATE meta SET value = ?", (layout,))
+    set_layout(tmp_path / "t.db", layout)
     with pytest.raises(StoreError, match=f"has store layout {layout}, this agentrl .* writes {schema.SCHEMA_VERSION}"):
         SqlStore.at(tmp_path / "t.db")
 

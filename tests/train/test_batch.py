@@ -2,10 +2,11 @@
 
 import pytest
 
+from agentrl.errors import TrainerError
 from agentrl.train.batch import ScoredGroup, prepare_batch, rejection
 from agentrl.train.config import AlgorithmConfig, StalenessConfig
-from agentrl.types import Call, Group, Row, Sampling, Task, Trajectory, VersionSpan
-from agentrl_trainers.algorithms.grpo import group_advantages
+from agentrl.types import Call, Episode, Group, Row, Sampling, StopReason, Task, Trajectory, VersionSpan
+from agentrl_trainers.algorithms.advantages.grpo import group_advantages
 
 TASK = Task(id="t", env_id="e", seed=0)
 
@@ -134,6 +135,20 @@ def test_a_group_without_signal_is_kept_with_zero_advantages_or_dropped_by_confi
     assert outcomes(dropped) == {"s0": "no_signal", "s1": "no_signal"}
 
 
+@pytest.mark.parametrize("zero_variance", ["drop", "refill"])
+def test_an_attempt_of_a_group_without_signal_keeps_a_reason_of_its_own(zero_variance: str):
+    """Rewards [1, 1, 1, None], and one of the three with two temperatures: the signal is wanting in two."""
+    mixed = trajectory("s1", 1.0)
+    mixed.calls = [*mixed.calls, trajectory("x", None, temperature=0.5).calls[0]]
+    flat = group("g", trajectory("s0", 1.0), mixed, trajectory("s2", 1.0), trajectory("s3", None))
+    prepared = prepare(flat, zero_variance=zero_variance)
+    assert outcomes(prepared) == {
+        "s0": "no_signal", "s1": "mixed_temperature", "s2": "no_signal", "s3": "missing_reward",
+    }  # fmt: skip
+    assert prepared.dropped_tokens == {"no_signal": 6, "mixed_temperature": 3, "missing_reward": 3}
+    assert (prepared.no_signal_groups, prepared.batch.rows) == (1, [])
+
+
 def test_tokens_that_the_gateway_dropped_stay_counted_under_its_reason():
     prepared = prepare(group("g", trajectory("s0", 1.0, dropped={"missing_logprobs": 7}), trajectory("s1", 0.0)))
     assert prepared.dropped_tokens["missing_logprobs"] == 7
@@ -158,7 +173,7 @@ def test_a_group_is_rejected_for_a_named_reason(scored: ScoredGroup, policy: str
 
 
 def test_an_estimator_that_loses_a_reward_is_refused():
-    with pytest.raises(ValueError, match="1 values for 2 rewards"):
+    with pytest.raises(TrainerError, match="1 values for 2 rewards"):
         prepare_batch(
             [group("g", trajectory("s0", 1.0), trajectory("s1", 0.0))],
             version=0,
@@ -172,3 +187,58 @@ def test_tokens_of_the_version_being_trained_are_marked_where_engine_and_trainer
     fresh, older = trajectory("s0", 1.0, version=4), trajectory("s1", 0.0, version=3)
     rows = prepare(group("g", fresh, older), version=4).batch.rows
     assert [row.on_policy for row in rows] == [[0, 0, 1, 1, 1], [0, 0, 0, 0, 0]]
+
+
+# Roles
+
+
+def of(role: str, session_id: str, reward: float | None) -> Trajectory:
+    found = trajectory(session_id, reward)
+    found.metadata = {"group_id": "g", "role": role}
+    return found
+
+
+def test_a_baseline_never_mixes_roles():
+    """The writers' rewards are 1 and 0, the critics' 10 and 11: each pair by itself gives ±0.7071."""
+    mixed = [of("writer", "w0", 1.0), of("critic", "c0", 10.0), of("writer", "w1", 0.0), of("critic", "c1", 11.0)]
+    prepared = prepare(group("g", *mixed))
+    assert {row.session_id: round(row.advantages[2], 4) for row in prepared.batch.rows} == {
+        "w0": 0.7071,
+        "c0": -0.7071,
+        "w1": -0.7071,
+        "c1": 0.7071,
+    }
+    assert [settlement.session_id for settlement in prepared.settlements["g"]] == ["w0", "c0", "w1", "c1"]
+
+
+@pytest.mark.parametrize("policy", ["mask", "drop", "requeue"])
+def test_a_group_that_became_too_old_while_it_waited_for_its_rewards_is_stale_and_no_failure(policy: str):
+    scored = group("g", trajectory("s0", None), trajectory("s1", None))
+    staleness = StalenessConfig(max_lag=1, policy=policy)  # type: ignore[arg-type]
+    assert rejection(scored, version=1, staleness=staleness) == "too_few_rewards"
+    assert rejection(scored, version=2, staleness=staleness) == "stale"
+
+
+def test_a_role_without_signal_is_left_out_by_itself():
+    mixed = [of("writer", "w0", 1.0), of("critic", "c0", 5.0), of("writer", "w1", 0.0), of("critic", "c1", 5.0)]
+    kept, dropped = prepare(group("g", *mixed)), prepare(group("g", *mixed), zero_variance="drop")
+    assert outcomes(dropped) == {"w0": "trained", "c0": "no_signal", "w1": "trained", "c1": "no_signal"}
+    assert (kept.no_signal_groups, dropped.no_signal_groups) == (0, 0)
+
+
+def test_a_group_is_trained_when_one_of_its_roles_has_rewards_enough():
+    writers = [of("writer", "w0", 1.0), of("writer", "w1", 0.0)]
+    critics = [of("critic", "c0", 1.0), of("critic", "c1", None)]
+    staleness = StalenessConfig(max_lag=1)
+    assert rejection(group("g", *writers, *critics), version=0, staleness=staleness) is None
+    assert rejection(group("g", *critics), version=0, staleness=staleness) == "too_few_rewards"
+
+
+def test_roles_that_are_only_sampled_do_not_count_as_missing_trajectories():
+    """One attempt of a trained writer and a critic that is not trained: a lone writer is enough for a group of one."""
+    episodes = [
+        Episode(session_id=name, task=TASK, stop_reason=StopReason.DONE, reward=1.0, role=name, trained=name == "w")
+        for name in ("w", "c")
+    ]
+    scored = ScoredGroup(Group(group_id="g", task=TASK, episodes=episodes), [of("w", "w", 1.0)])
+    assert rejection(scored, version=0, staleness=StalenessConfig(max_lag=1)) is None

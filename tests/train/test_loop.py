@@ -5,22 +5,26 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from twins import TwinEngines, TwinRollouts, TwinScorer, TwinTrainer
+from twins import KeptTraces, TwinEngines, TwinRollouts, TwinScorer, TwinTrainer, in_one_thread
 
 from agentrl.errors import RunError
 from agentrl.observe.recorder import Recorder
 from agentrl.store.memory import MemoryStore
+from agentrl.train.batch_log import MemoryBatchLog
 from agentrl.train.config import AlgorithmConfig, CheckpointConfig, EvaluationConfig, LoopConfig, StalenessConfig
 from agentrl.train.evaluate import Evaluator
+from agentrl.train.evaluations import Evaluations
 from agentrl.train.loop import TrainLoop
 from agentrl.train.producer import GroupProducer
-from agentrl.train.publish import WeightPublisher
+from agentrl.train.publish import GroupPublisher, Publisher
+from agentrl.train.saver import CheckpointSaver
+from agentrl.train.tracing import StepTracer
 from agentrl.types import Batch, Group, StopReason, Task
-from agentrl_trainers.algorithms.grpo import group_advantages
+from agentrl_trainers.algorithms.advantages.grpo import group_advantages
 
 
 def task(number: int) -> Task:
@@ -40,46 +44,73 @@ class World:
         on_step: Callable[[Batch], object] | None = None,
         group_timeout_s: float = 30.0,
         skipped_steps: frozenset[int] = frozenset(),
+        half_skipped: frozenset[int] = frozenset(),
+        warmup_steps: int = 0,
+        tasks: Iterator[Task] | None = None,
+        evaluation: EvaluationConfig | None = None,
+        own: Publisher | None = None,
+        beside: bool = True,
         **rollouts: object,
     ) -> None:
+        in_one_thread()
         self.store = MemoryStore()
         self.engines = TwinEngines(self.store)
         self.rollouts = TwinRollouts(self.store, self.engines, **rollouts)  # type: ignore[arg-type]
-        self.trainer = TwinTrainer(tmp_path, on_step=on_step, skipped_steps=skipped_steps)
+        self.trainer = TwinTrainer(
+            tmp_path,
+            on_step=on_step,
+            skipped_steps=skipped_steps,
+            half_skipped=half_skipped,
+            warmup_steps=warmup_steps,
+        )
         self.recorder = Recorder([])
+        self.traces = KeptTraces()
+        tracer = StepTracer(self.traces)
         self.progress: list[tuple[str, int, int]] = []
         self.files = tmp_path
         config = LoopConfig(steps=steps, groups_per_step=2, max_failed_groups=3, group_timeout_s=group_timeout_s)
         staleness = StalenessConfig(max_lag=max_lag, policy=policy)
-        evaluation = EvaluationConfig(tasks=3)
+        evaluation = evaluation or EvaluationConfig(tasks=3)
+        saver = CheckpointSaver(tmp_path / "checkpoints", CheckpointConfig(every=2), self.trainer)
         self.producer = GroupProducer(
-            tasks=(task(number) for number in itertools.count()),
+            tasks=(task(number) for number in itertools.count()) if tasks is None else tasks,
             rollouts=self.rollouts,
             scorer=TwinScorer(),
             store=self.store,
             loop=config,
             staleness=staleness,
             group_size=2,
+            given_up=tracer.given_up,
         )
         self.loop = TrainLoop(
             config=config,
             staleness=staleness,
             algorithm=AlgorithmConfig(),
             evaluation=evaluation,
-            checkpoint=CheckpointConfig(every=2),
-            directory=tmp_path,
+            log=MemoryBatchLog(),
+            saver=saver,
             producer=self.producer,
-            evaluator=Evaluator(
-                tasks=[task(1000 + number) for number in range(3)],
-                rollouts=self.rollouts,
-                scorer=TwinScorer(),
-                config=evaluation,
-                progress=lambda what, done, total: self.progress.append((what, done, total)),
+            evaluations=Evaluations(
+                Evaluator(
+                    tasks=[task(1000 + number) for number in range(3)],
+                    rollouts=self.rollouts,
+                    scorer=TwinScorer(),
+                    config=evaluation,
+                    progress=lambda what, done, total: self.progress.append((what, done, total)),
+                ),
+                evaluation,
+                self.recorder,
+                own=own,
+                beside=beside,
+                checkpoints=saver.checkpoints,
+                traces=self.traces,
+                trajectories=lambda group_id: self.store.iterate(mode="eval", group_id=group_id),
             ),
             trainer=self.trainer,
-            publisher=WeightPublisher(trainer=self.trainer, engines=self.engines),
+            publisher=GroupPublisher(trainer=self.trainer, engines=self.engines),
             estimate=group_advantages,
             recorder=self.recorder,
+            tracer=tracer,
         )
 
 
@@ -88,10 +119,32 @@ async def test_a_run_trains_every_step_publishes_every_version_and_evaluates_bot
     await world.loop.run()
     assert [batch.version for batch in world.trainer.batches] == [0, 1, 2]
     assert [swap.version for swap in world.store.swaps()] == [1, 2, 3]
-    assert world.trainer.exports == [("v2", 2), ("v3", 3)]
+    assert world.trainer.exports == world.trainer.saves == [2, 3]
     assert [(record.version, record.success) for record in world.recorder.evaluations] == [(0, 0.0), (3, 0.0)]
     assert [record.success for record in world.recorder.steps] == [0.5, 0.5, 0.5]
     assert world.progress[:3] == [("evaluating version 0", done, 3) for done in (1, 2, 3)]
+
+
+async def test_a_checkpoint_holds_where_the_run_stood_and_how_good_it_was(tmp_path: Path):
+    """K = 1, so 4 groups are outstanding: 4 tasks were drawn before step 1 and 2 more after each of two steps."""
+    world = World(tmp_path, steps=3)
+    await world.loop.run()
+    held = world.loop.saver.checkpoints
+    run = held.run(2)
+    assert run.pop("record")["step"] == 2, "what metrics.jsonl is to say of the step, should it not come to that"
+    assert run == {
+        "version": 2,
+        "next_group": 8,
+        "tasks": {"drawn": 8},
+        "requeued": [],
+        "outstanding": ["000004-t4", "000005-t5", "000006-t6", "000007-t7"],
+        "failed_in_a_row": 0,
+        "replaced": 0,
+    }
+    assert held.run(3)["outstanding"] == ["000006-t6", "000007-t7"]
+    assert held.whole()[2].scores == {"reward": 0.5, "success": 0.5}
+    assert [bool(record.checkpoint) for record in world.recorder.steps] == [False, True, True]
+    assert "checkpoint" in world.recorder.steps[1].phases
 
 
 async def test_rollouts_go_on_while_the_trainer_steps(tmp_path: Path):
@@ -214,8 +267,7 @@ async def test_a_group_that_never_ends_is_named_after_the_time_limit(tmp_path: P
 
 
 async def test_an_environment_without_tasks_is_an_error_not_a_hang(tmp_path: Path):
-    world = World(tmp_path)
-    world.producer._tasks = iter(())
+    world = World(tmp_path, tasks=iter(()))
     with pytest.raises(RunError, match="no tasks"):
         await world.loop.run()
 
@@ -232,6 +284,43 @@ async def test_what_was_in_a_skipped_step_is_not_called_trained(tmp_path: Path):
     assert world.recorder.steps[2].dropped_groups["step_skipped"] == 2
 
 
+async def test_of_a_step_of_which_some_updates_were_skipped_only_what_had_gradient_is_called_trained(tmp_path: Path):
+    """Step 1 has t0's and t1's two episodes of 3 tokens; the twin trains the first of t0 and skips the other three."""
+    world = World(tmp_path, steps=2, half_skipped=frozenset({1}))
+    await world.loop.run()
+    settled = {s.session_id: (s.outcome, s.tokens) for s in world.store.settlements() if s.step == 1}
+    assert settled == {
+        "000000-t0-0": ("trained", 3),
+        "000000-t0-1": ("step_skipped", 0),
+        "000001-t1-0": ("step_skipped", 0),
+        "000001-t1-1": ("step_skipped", 0),
+    }
+    assert {g.task.id: g.outcome for g in world.store.groups() if g.step == 1} == {
+        "t0": "trained",
+        "t1": "step_skipped",
+    }
+    [first, second] = world.recorder.steps
+    assert (first.trained_tokens, first.staleness, first.dropped_tokens) == (3, {0: 3}, {"step_skipped": 9})
+    assert (second.trained_tokens, second.dropped_tokens) == (12, {})
+
+
+async def test_what_only_warmed_up_the_critic_is_not_called_trained(tmp_path: Path):
+    world = World(tmp_path, steps=2, warmup_steps=1)
+    await world.loop.run()
+    assert {(s.outcome, s.tokens) for s in world.store.settlements() if s.step == 1} == {("critic_warmup", 0)}
+    assert world.recorder.steps[0].dropped_tokens == {"critic_warmup": 12}
+    assert [record.trained_tokens for record in world.recorder.steps] == [0, 12]
+
+
+async def test_a_version_without_a_batch_is_counted_by_the_next_batchs_version(tmp_path: Path):
+    """t0 and t1, the first step's, have no signal: the trainer first hears of version 1, where its schedule stands."""
+    world = World(tmp_path, steps=2, reward=lambda t, index: 1.0 if t.seed < 2 else float(index))
+    world.loop.algorithm = AlgorithmConfig(zero_variance="drop")
+    await world.loop.run()
+    assert [batch.version for batch in world.trainer.batches] == [1]
+    assert [swap.version for swap in world.store.swaps()] == [1, 2]
+
+
 async def test_a_step_without_any_signal_moves_no_weight_and_the_run_goes_on(tmp_path: Path):
     """A policy that solves everything leaves nothing to learn; with zero_variance = "drop" a batch can be empty."""
     world = World(tmp_path, steps=2, reward=lambda t, index: 1.0)
@@ -239,6 +328,16 @@ async def test_a_step_without_any_signal_moves_no_weight_and_the_run_goes_on(tmp
     await world.loop.run()
     assert world.trainer.batches == []
     assert [record.dropped_groups for record in world.recorder.steps] == [{"no_signal": 2}, {"no_signal": 4}]
+
+
+async def test_a_group_without_signal_is_named_so_though_one_of_its_attempts_had_no_reward(tmp_path: Path):
+    world = World(tmp_path, steps=1, reward=lambda t, index: None if index == 3 else 1.0)
+    world.producer._group_size = 4
+    world.loop.algorithm = AlgorithmConfig(zero_variance="drop")
+    await world.loop.run()
+    assert {group.outcome for group in world.store.groups() if group.step == 1} == {"no_signal", "run_ended"}
+    assert world.recorder.steps[0].dropped_groups == {"no_signal": 2}
+    assert world.recorder.steps[0].dropped_tokens == {"no_signal": 18, "missing_reward": 6}  # 2 groups x 3 and 1
 
 
 async def test_groups_still_under_way_when_the_run_ends_are_counted(tmp_path: Path):

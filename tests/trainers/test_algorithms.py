@@ -1,4 +1,4 @@
-"""Each algorithm against numbers worked by hand. Case numbers are those of the list of reported faults."""
+"""Group advantages against numbers worked by hand. Case numbers are those of the list of reported faults."""
 
 from __future__ import annotations
 
@@ -12,10 +12,7 @@ from hypothesis import strategies as st
 
 from agentrl.errors import TrainerError
 from agentrl.types import Episode, Group, StopReason, Task
-from agentrl_trainers.algorithms.grpo import group_advantages
-from agentrl_trainers.algorithms.mismatch import mismatch
-from agentrl_trainers.algorithms.ppo_clip import ppo_clip
-from agentrl_trainers.algorithms.token_mean import token_mean
+from agentrl_trainers.algorithms.advantages.grpo import group_advantages
 
 rewards_and_gaps = st.lists(st.none() | st.floats(-100, 100), max_size=12)
 
@@ -84,55 +81,3 @@ class TestGroupAdvantages:
             assert by_id == pytest.approx(
                 {"A0": 1.5, "A1": -0.5, "A2": -0.5, "A3": -0.5, "B0": 0.5, "B1": 0.5, "B2": 0.5, "B3": -1.5}
             )
-
-
-class TestPpoClip:
-    """Bounds 0.8 and 1.3; the ratio is set through the logprob: log(ratio) against a behaviour logprob of 0."""
-
-    @pytest.mark.parametrize(
-        ("ratio", "advantage", "loss", "gradient", "clipped"),
-        [
-            (1.0, 2.0, -2.0, -2.0, False),
-            (1.2, 2.0, -2.4, -2.4, False),  # d loss / d logprob = -ratio * A inside the bounds
-            (1.5, 2.0, -2.6, 0.0, True),  # 1.3 * 2
-            (0.5, 2.0, -1.0, -1.0, False),  # pessimistic: a low ratio of a good token is not bounded
-            (0.5, -2.0, 1.6, 0.0, True),  # 0.8 * 2
-            (1.5, -2.0, 3.0, 3.0, False),  # pessimistic: a high ratio of a bad token is not bounded
-        ],
-    )
-    def test_loss_and_gradient(
-        self, ratio: float, advantage: float, loss: float, gradient: float, clipped: bool
-    ) -> None:
-        logprobs = torch.tensor([math.log(ratio)], dtype=torch.float64, requires_grad=True)
-        clip = ppo_clip(logprobs, torch.zeros(1), torch.tensor([advantage]), low=0.2, high=0.3)
-        clip.loss_N.sum().backward()
-        assert clip.loss_N.item() == pytest.approx(loss)
-        assert logprobs.grad is not None
-        assert logprobs.grad.item() == pytest.approx(gradient)
-        assert (clip.ratio_N.item(), clip.clipped_N.item()) == (pytest.approx(ratio), clipped)
-
-
-class TestTokenMean:
-    def test_the_denominator_is_the_whole_batchs(self) -> None:
-        """Case 22: 2 tokens of loss 1 and 8 of loss 4 are (2 + 32) / 10 = 3.4, together or in two micro-batches."""
-        first, second = torch.full((2,), 1.0), torch.full((8,), 4.0)
-        assert token_mean(torch.cat([first, second]), 10).item() == pytest.approx(3.4)
-        assert (token_mean(first, 10) + token_mean(second, 10)).item() == pytest.approx(3.4)
-
-    def test_an_empty_micro_batch_adds_nothing(self) -> None:
-        assert token_mean(torch.empty(0), 10).item() == 0.0
-
-
-class TestMismatch:
-    def test_numbers_by_hand(self) -> None:
-        """Differences log 2 and -log 4: k3 is (2 - 1 - 0.6931) + (0.25 - 1 + 1.3863) = 0.9431."""
-        gap = mismatch(torch.tensor([-1.0, -2.0]), torch.tensor([-1.0 - math.log(2), -2.0 + math.log(4)]))
-        assert [value.item() for value in gap] == pytest.approx([3 * math.log(2), 2 * math.log(2), 0.943147, 0.25, 2.0])
-
-    def test_equal_logprobs_are_no_mismatch(self) -> None:
-        gap = mismatch(torch.tensor([-1.5, -0.1]), torch.tensor([-1.5, -0.1]))
-        assert [value.item() for value in gap] == [0.0, 0.0, 0.0, 1.0, 1.0]
-
-    def test_an_empty_micro_batch_is_neutral_in_sums_and_extremes(self) -> None:
-        gap = mismatch(torch.empty(0), torch.empty(0))
-        assert [value.item() for value in gap] == [0.0, 0.0, 0.0, math.inf, 0.0]

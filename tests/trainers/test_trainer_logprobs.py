@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from trainer_builders import VOCAB, mixed_batch, plain_gradient, plain_logprobs, plain_loss, row, save_tiny_model
-from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    AttentionInterface,
+    AutoModelForCausalLM,
+    GraniteConfig,
+    GraniteForCausalLM,
+    MistralConfig,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 from agentrl.errors import TrainerError
 from agentrl.types import Batch, Row, TrainRow, VersionSpan
+from agentrl_trainers.algorithms.aggregation.denominators import Denominators, denominators
+from agentrl_trainers.attention import SEGMENTS, attention_name
 from agentrl_trainers.collate import check_batch, collate
 from agentrl_trainers.config import TrainerConfig
 from agentrl_trainers.logprob_check import max_logprob_diffs
 from agentrl_trainers.logprobs import chunked_logprobs, token_logprobs
-from agentrl_trainers.model import PolicyModel, load_policy
-from agentrl_trainers.policy_loss import Share, batch_metrics, forward, policy_loss
+from agentrl_trainers.model import LogprobHead, PolicyModel, load_policy
+from agentrl_trainers.objective import Objective
+from agentrl_trainers.policy_loss import SUMMED, Share, forward, policy_loss, step_metrics
 
-CONFIG = TrainerConfig()
+OBJECTIVE = Objective.of(TrainerConfig())
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +110,7 @@ def test_loss_and_gradient_equal_the_double_loop(
     policy: PolicyModel, plain: Qwen3ForCausalLM, model_dir: Path, packed: bool
 ) -> None:
     batch = mixed_batch()
-    share = policy_loss(policy, collate(batch.rows, packed=packed), batch.num_tokens, CONFIG)
+    share = policy_loss(policy, collate(batch.rows, packed=packed), denominators(batch.rows), OBJECTIVE)
     assert share.loss.item() == pytest.approx(plain_loss(plain, batch).item(), rel=1e-5)
     expected = plain_gradient(model_dir, batch)
     for name, gradient in gradient_of(policy, share).items():
@@ -117,8 +129,8 @@ def test_values_at_masked_slots_cannot_leak(policy: PolicyModel, poison: float, 
     check_batch(poisoned, VOCAB)
     results = []
     for batch in (clean, poisoned):
-        share = policy_loss(policy, collate(batch.rows, packed=packed), batch.num_tokens, CONFIG)
-        metrics = batch_metrics(share.sums, share.largest, batch.num_tokens)
+        share = policy_loss(policy, collate(batch.rows, packed=packed), denominators(batch.rows), OBJECTIVE)
+        metrics = step_metrics(share.sums, share.largest, batch.num_tokens)
         results.append((share.loss.detach(), gradient_of(policy, share), metrics))
     assert torch.equal(results[0][0], results[1][0])
     assert all(torch.equal(results[0][1][name], results[1][1][name]) for name in results[0][1])
@@ -133,8 +145,8 @@ def test_the_engine_gap_is_measured_only_where_the_trained_weights_sampled(
     exact = trained_logprobs(plain, [one]).tolist()
     one.logprobs[2:5] = [exact[0], exact[1] + 0.5, exact[2] + 0.25]
     one.on_policy = [0, 0, 1, 0, 1, 0]
-    share = policy_loss(policy, collate([one], packed=True), 3, CONFIG)
-    metrics = batch_metrics(share.sums, share.largest, 3)
+    share = policy_loss(policy, collate([one], packed=True), Denominators(tokens=3, rows=1), OBJECTIVE)
+    metrics = step_metrics(share.sums, share.largest, 3)
     assert metrics["logprob_diff_max"] == pytest.approx(0.5, abs=1e-5)
     assert metrics["engine_gap_max"] == pytest.approx(0.25, abs=1e-5)
 
@@ -145,11 +157,11 @@ def test_a_padded_row_equals_the_row_alone(policy: PolicyModel) -> None:
     both = collate([short, long], packed=False)
     assert both.input_ids.shape == (2, 10)
     assert len(both.targets_N) == 3 + 8
-    together = gradient_of(policy, policy_loss(policy, both, 11, CONFIG))
+    together = gradient_of(policy, policy_loss(policy, both, Denominators(tokens=11, rows=1), OBJECTIVE))
     alone: dict[str, torch.Tensor] = {}
     for one in (short, long):
         for name, gradient in gradient_of(
-            policy, policy_loss(policy, collate([one], packed=False), 11, CONFIG)
+            policy, policy_loss(policy, collate([one], packed=False), Denominators(tokens=11, rows=1), OBJECTIVE)
         ).items():
             alone[name] = alone.get(name, 0) + gradient
     for name, gradient in together.items():
@@ -174,12 +186,12 @@ def test_an_end_token_that_is_also_the_pad_id_is_trained(packed: bool) -> None:
 
 
 def test_a_filler_has_zero_loss_zero_gradient_and_neutral_metrics(policy: PolicyModel) -> None:
-    share = policy_loss(policy, collate([], packed=True), 10, CONFIG)
+    share = policy_loss(policy, collate([], packed=True), Denominators(tokens=10, rows=1), OBJECTIVE)
     gradients = gradient_of(policy, share)
     assert share.loss.item() == 0.0
     assert gradients.keys() == dict(policy.lm.named_parameters()).keys()
     assert all(not gradient.any() for gradient in gradients.values())
-    assert share.sums.tolist() == [0.0] * 5
+    assert share.sums.tolist() == [0.0] * len(SUMMED)
 
 
 def broken(**changes: object) -> TrainRow:
@@ -233,6 +245,69 @@ def test_segments_refuse_a_model_with_windows(tmp_path: Path) -> None:
     Qwen3ForCausalLM(config).save_pretrained(tmp_path)
     with pytest.raises(TrainerError, match='set attention = "sdpa"'):
         load_policy(tmp_path, logit_chunk=8)
+
+
+@pytest.mark.parametrize("values", [{"sliding_window": 4}, {"sliding_window": 4, "use_sliding_window": True}], ids=str)
+def test_segments_refuse_a_window_that_no_layer_list_tells_of(values: dict[str, Any]) -> None:
+    """Mistral and Phi-3 window every layer and have no `layer_types`; Qwen3-MoE turns it on by a key."""
+    with pytest.raises(TrainerError, match=r"mistral wants \['sliding_attention'\]; set attention = \"sdpa\""):
+        attention_name("segments", MistralConfig(**values))
+
+
+@pytest.mark.parametrize(
+    "values", [{"sliding_window": None}, {"sliding_window": 4, "use_sliding_window": False}], ids=str
+)
+def test_segments_take_a_window_that_is_not_used(values: dict[str, Any]) -> None:
+    assert attention_name("segments", MistralConfig(**values)) == SEGMENTS
+
+
+def test_a_model_is_loaded_without_calling_a_kernel_that_its_device_may_lack(model_dir: Path) -> None:
+    """A flash kernel takes GPU tensors only, and a model is loaded on the CPU."""
+    AttentionInterface.register("no_cpu_kernel", no_cpu_kernel)
+    policy = load_policy(model_dir, attention="no_cpu_kernel", logit_chunk=8)
+    with pytest.raises(RuntimeError, match="no kernel for the CPU"):
+        forward(policy, collate([row()], packed=False))
+
+
+def no_cpu_kernel(*_: Any, **__: Any) -> Any:
+    raise RuntimeError("no kernel for the CPU")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_model_that_reshapes_its_logits_is_refused(tmp_path: Path, dtype: str) -> None:
+    """Granite divides its logits by a number."""
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
+    config = GraniteConfig(vocab_size=8, num_key_value_heads=1, logits_scaling=2.0, initializer_range=0.5, **sizes)
+    GraniteForCausalLM(config).save_pretrained(tmp_path)
+    with pytest.raises(TrainerError, match="changes its logits after the output head"):
+        load_policy(tmp_path, dtype=dtype, logit_chunk=8)
+
+
+@pytest.mark.parametrize("chunk", [2, 1024])
+def test_a_bfloat16_model_has_float32_logits(model_dir: Path, chunk: int) -> None:
+    """Oracle: the head in float32 on the same bfloat16 states. Logits rounded to bfloat16 are 1e-3 and more away."""
+    policy = load_policy(model_dir, dtype="bfloat16", logit_chunk=chunk)
+    one = row(9)
+    with torch.no_grad():
+        found, _ = forward(policy, collate([one], packed=False))
+        ids = torch.tensor([one.token_ids])
+        hidden = policy.lm.base_model(input_ids=ids, use_cache=False).last_hidden_state[0]
+        assert hidden.dtype == torch.bfloat16
+        logits = hidden.float() @ policy.lm.get_output_embeddings().weight.float().T
+    expected = (logits / one.temperature).log_softmax(-1)
+    at = [position for position, trained in enumerate(one.loss_mask) if trained]
+    expected_N = torch.stack([expected[position - 1, one.token_ids[position]] for position in at])
+    torch.testing.assert_close(found, expected_N, rtol=1e-6, atol=1e-6)
+
+
+def test_chunks_of_a_bfloat16_head_are_summed_before_they_are_rounded() -> None:
+    """300 tokens, each a chunk, each with the gradient (1/2, -1/2) of two equal logits: bfloat16 sums stop at 128."""
+    head = torch.nn.Linear(1, 2, bias=False, dtype=torch.bfloat16)
+    torch.nn.init.zeros_(head.weight)
+    hidden, targets = torch.ones(300, 1, dtype=torch.bfloat16), torch.zeros(300, dtype=torch.long)
+    logprobs, _ = LogprobHead(head, 1)(hidden, targets, torch.ones(300), False)
+    logprobs.sum().backward()
+    assert head.weight.grad.flatten().tolist() == [150.0, -150.0]
 
 
 class TestLogprobCheck:

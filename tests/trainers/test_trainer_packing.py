@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import product
 
 import pytest
 from hypothesis import given
@@ -63,3 +64,22 @@ def test_no_rank_has_more_than_the_fair_share_and_one_row(costs: list[float], ra
 def test_cost_grows_with_the_square_of_the_length() -> None:
     # 1200 tokens at hidden 100: attention costs as much as the matrices, 1200 * (1 + 1200 / 1200).
     assert row_cost(1200, 100) == pytest.approx(2400.0)
+
+
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=7), st.integers(1, 3))
+def test_the_busiest_rank_has_at_most_a_third_more_than_in_the_best_layout(costs: list[int], ranks: int) -> None:
+    """Longest first is within 4/3 - 1/(3 ranks) of the optimum (Graham, 1969), found here by trying all layouts."""
+
+    def busiest(places: tuple[int, ...]) -> int:
+        return max(sum(cost for cost, at in zip(costs, places, strict=True) if at == rank) for rank in range(ranks))
+
+    best = min(busiest(places) for places in product(range(ranks), repeat=len(costs)))
+    ours = max(sum(costs[row] for row in rows) for rows in spread(costs, ranks))
+    assert best <= ours <= best * (4 / 3 - 1 / (3 * ranks)) + 1e-9
+
+
+def test_rows_are_balanced_by_work_not_by_tokens() -> None:
+    """At hidden 10, 120 tokens cost 240 and 40 cost 53.3: one long row weighs as much as four and a half short ones."""
+    lengths = [120, 40, 40, 40, 40]
+    plans = plan_step(lengths, ranks=2, hidden_size=10, group=partial(pack, lengths=lengths, budget=1000))
+    assert plans == [[[0]], [[1, 2, 3, 4]]]

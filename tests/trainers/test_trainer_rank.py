@@ -10,9 +10,9 @@ from trainer_builders import mixed_batch, save_tiny_model
 
 from agentrl.errors import TrainerError
 from agentrl_trainers.config import TrainerConfig
+from agentrl_trainers.deepspeed.export import check_names
 from agentrl_trainers.deepspeed.process_group import open_store
 from agentrl_trainers.deepspeed.rank import TrainerRank
-from agentrl_trainers.deepspeed.weights import check_names
 
 
 def rank_of_two(port: int, rank: int = 0) -> TrainerRank:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl_trainers.weight_groups import weight_groups
+from agentrl_trainers.weight_groups import changing, weight_groups
 
 SIZES = {
     "model.embed_tokens.weight": 100,
@@ -38,3 +38,19 @@ def test_every_tensor_is_in_one_group_in_order(sizes: dict[str, int], min_bytes:
     groups = weight_groups(sizes, min_bytes=min_bytes)
     assert [name for group in groups for name in group.names] == list(sizes)
     assert len(groups) <= 1 or all(group.num_bytes >= min_bytes for group in groups)
+
+
+def test_all_of_a_part_that_changes_travels_for_an_engine_may_hold_it_as_one_matrix() -> None:
+    """Query, key and value are one matrix in vLLM; norms and embeddings are nobody's part but their own."""
+    trained = {
+        "model.embed_tokens.weight": False,
+        "model.layers.0.self_attn.q_proj.weight": True,
+        "model.layers.0.self_attn.k_proj.weight": False,
+        "model.layers.0.mlp.up_proj.weight": False,
+        "model.layers.0.input_layernorm.weight": False,
+        "model.layers.1.self_attn.k_proj.weight": False,
+        "model.norm.weight": False,
+    }
+    assert changing(trained) == {"model.layers.0.self_attn.q_proj.weight", "model.layers.0.self_attn.k_proj.weight"}
+    assert changing(dict.fromkeys(trained, True)) == set(trained)
+    assert changing(dict.fromkeys(trained, False)) == set()

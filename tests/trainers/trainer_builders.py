@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
@@ -106,3 +108,35 @@ def on_policy(directory: Path, batch: Batch) -> Batch:
             known = [0.0, *plain_logprobs(model, one).tolist()]
         one.logprobs = [value if on else 0.0 for value, on in zip(known, one.loss_mask, strict=True)]
     return batch
+
+
+def plain_updates(
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    *,
+    count: int = 3,
+    loss_of: Callable[[], torch.Tensor] | None = None,
+) -> None:
+    """Updates at 1/3, 2/3, 3/3 of 1e-2, the norm clipped to 1; of `plain_loss` on `mixed_batch()` unless told."""
+    for step in range(count):
+        for group in optimizer.param_groups:
+            group["lr"] = 1e-2 * (step + 1) / 3
+        optimizer.zero_grad()
+        loss = plain_loss(model, mixed_batch()) if loss_of is None else loss_of()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+
+
+def plain_adamw(model: torch.nn.Module) -> torch.optim.AdamW:
+    """(0.9, 0.95), decay 0.1 on matrices only."""
+    groups = [
+        {"params": [p for p in model.parameters() if p.dim() == 2], "weight_decay": 0.1},
+        {"params": [p for p in model.parameters() if p.dim() == 1], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, betas=(0.9, 0.95))
+
+
+def relative_error(ours: np.ndarray, expected: torch.Tensor) -> float:
+    difference = np.linalg.norm(ours.astype(np.float64) - expected.double().numpy())
+    return float(difference / expected.double().norm())

@@ -9,14 +9,15 @@ from torch.utils.checkpoint import checkpoint
 
 
 def token_logprobs(
-    logits_NV: torch.Tensor, targets_N: torch.Tensor, temperature_N: torch.Tensor
+    logits_NV: torch.Tensor, targets_N: torch.Tensor, temperature_N: torch.Tensor, *, entropy_gradient: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Logprob of each target under `softmax(logits / temperature)`, and that distribution's entropy.
 
-    Logits `[N, vocab]`, targets and temperatures `[N]`; both results `[N]` float32, the entropy without gradient.
+    Logits `[N, vocab]`, targets and temperatures `[N]`; both results `[N]` float32, the entropy without
+    gradient unless it is asked for.
     """
     logprobs_NV = torch.log_softmax(logits_NV.float() / temperature_N[:, None], dim=-1)
-    with torch.no_grad():
+    with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
         entropy_N = -(logprobs_NV.exp() * logprobs_NV).sum(-1)
     return logprobs_NV.gather(-1, targets_N[:, None]).squeeze(-1), entropy_N
 
@@ -28,6 +29,7 @@ def chunked_logprobs(
     temperature_N: torch.Tensor,
     *,
     chunk: int,
+    entropy_gradient: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """`token_logprobs(head(hidden), ...)` over chunks of N: at most `[chunk, vocab]` logits exist at a time.
 
@@ -37,7 +39,7 @@ def chunked_logprobs(
     def part(
         hidden: torch.Tensor, targets: torch.Tensor, temperature: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        return token_logprobs(head(hidden), targets, temperature)
+        return token_logprobs(head(hidden), targets, temperature, entropy_gradient=entropy_gradient)
 
     if len(targets_N) <= chunk:
         return part(hidden_NH, targets_N, temperature_N)

@@ -1,4 +1,7 @@
-"""The learning rate of each update: linear warm-up, then a decay over the rest of the run."""
+"""The learning rate of each step: linear warm-up, then a decay over the rest of the run.
+
+Its unit is the step, not the update: all updates of a step have the same rate.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,10 @@ from agentrl_trainers.config import TrainerConfig
 
 
 def learning_rate(config: TrainerConfig, step: int, total_steps: int) -> float:
-    """Rate that update `step` (from 0) of a run of `total_steps` is made with.
+    """Rate that the updates of step `step` (from 0) of a run of `total_steps` are made with.
 
-    Update `w` of `warmup_steps` W has `w/W` of the peak, counted from 1: the first one moves the weights, number W is
-    at the peak. The last update of the run has `final_lr_fraction`, and so has any after it.
+    Step `w` of `warmup_steps` W has `w/W` of the peak, counted from 1: the first one moves the weights, number W is
+    at the peak. The last step of the run has `final_lr_fraction`, and so has any after it.
     """
     if step < config.warmup_steps:
         return config.learning_rate * (step + 1) / config.warmup_steps

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 LAYER = re.compile(r"^(.*\.(?:layers|h|blocks)\.\d+)\.")
+PART = re.compile(r"^(.*\.(?:layers|h|blocks)\.\d+\.[^.]+)\.")
 
 
 class TensorGroup(Struct, frozen=True):
@@ -21,6 +22,22 @@ def natural_group(name: str) -> str:
     """The layer that a tensor belongs to, or the tensor's own module outside the layers."""
     found = LAYER.match(name)
     return found.group(1) if found else name.rpartition(".")[0]
+
+
+def layer_part(name: str) -> str:
+    """The part of a layer (its attention, its MLP, one norm) that a tensor belongs to, or its own module outside.
+
+    An engine may hold several matrices of a part as one (query, key and value; gate and up; all experts), and then
+    needs all of them to load any.
+    """
+    found = PART.match(name)
+    return found.group(1) if found else name.rpartition(".")[0]
+
+
+def changing(trained: Mapping[str, bool]) -> set[str]:
+    """Which of the tensors (name -> whether it is trained) a version has to bring: all of a part that changes."""
+    parts = {layer_part(name) for name, is_trained in trained.items() if is_trained}
+    return {name for name in trained if layer_part(name) in parts}
 
 
 def weight_groups(num_bytes: Mapping[str, int], *, min_bytes: int) -> list[TensorGroup]:

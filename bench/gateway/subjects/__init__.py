@@ -8,4 +8,6 @@ from bench.gateway.subjects.none import NoGateway
 from bench.gateway.subjects.openenv import OpenEnv
 from bench.gateway.subjects.rllm import Rllm
 
-SUBJECTS: dict[str, Subject] = {subject.name: subject for subject in (NoGateway(), Agentrl(), Rllm(), OpenEnv())}
+COMPARED: tuple[Subject, ...] = (NoGateway(), Agentrl(), Rllm(), OpenEnv())
+"""What is measured unless something else is asked for."""
+SUBJECTS: dict[str, Subject] = {subject.name: subject for subject in (*COMPARED, Agentrl("agentrl-1", workers=1))}

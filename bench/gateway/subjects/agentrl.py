@@ -1,4 +1,8 @@
-"""agentrl's gateway as `agentrl serve` starts it, with its trajectories in SQLite on disk."""
+"""agentrl's gateway as `agentrl serve` starts it, with its trajectories in SQLite on disk.
+
+Clients do what an SDK does that is given a session's `base_url`: their model calls go to the worker that it names. All
+else (opening, ending, reading) goes to the public port.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +21,23 @@ ADMIN = f"authorization: Bearer {ADMIN_KEY}\r\n".encode()
 
 
 class Agentrl:
-    name = "agentrl"
-    title = "agentrl"
+    """By default with one worker for each of the two cores that the benchmark is meant for."""
+
     python = Path(sys.executable)
     distribution = "agentrl"
     fields = b""
     closed_before_read = True
 
+    def __init__(self, name: str = "agentrl", workers: int = 2) -> None:
+        self.name = name
+        self.title = f"agentrl ({workers} worker{'s' * (workers > 1)})"
+        self._workers = workers
+
     def server(self, engine_url: str, port: int, folder: Path) -> Command | None:
         serve = [str(self.python), "-m", "agentrl.cli.main", "serve", "--engine-url", engine_url, "--port", str(port)]
-        store = f"sqlite:///{folder / 'agentrl.db'}"
-        return Command([*serve, "--tokenizer", EMBEDDED, "--store", store], {"AGENTRL_ADMIN_KEY": ADMIN_KEY})
+        store = f"sqlite:///{folder / f'{self.name}.db'}"
+        serve += ["--tokenizer", EMBEDDED, "--store", store, "--workers", str(self._workers)]
+        return Command(serve, {"AGENTRL_ADMIN_KEY": ADMIN_KEY})
 
     def open(self, episode: int) -> Request | None:
         body = b'{"task":{"id":"task-%d","env_id":"bench"},"sampling":{"temperature":1.0}}' % episode
@@ -36,8 +46,8 @@ class Agentrl:
     def route(self, episode: int, opened: bytes) -> Route:
         session = orjson.loads(opened)
         key = f"authorization: Bearer {session['api_key']}\r\n".encode()
-        path = "/" + session["base_url"].split("/", 3)[3]
-        return Route(session["session_id"], path + "/chat/completions", key)
+        origin, path = session["base_url"].split("/sessions/")
+        return Route(session["session_id"], f"/sessions/{path}/chat/completions", key, origin)
 
     def close(self, route: Route) -> Request | None:
         return Request("POST", f"/sessions/{route.session}/finish", b'{"stop_reason":"done"}', ADMIN)

@@ -15,11 +15,14 @@ CHAT = "/v1/chat/completions"
 
 
 class Route(Struct, frozen=True):
-    """Where an episode's model calls go. `session` is the gateway's name for it."""
+    """Where an episode's model calls go. `session` is the gateway's name for it, `origin` where it says that it is:
+    empty for where it was opened.
+    """
 
     session: str
     path: str
     headers: bytes = b""
+    origin: str = ""
 
 
 class Subject(Protocol):

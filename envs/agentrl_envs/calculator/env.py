@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from typing import Any
 
 import agentrl
 from agentrl.env.base import ResetResult
 from agentrl_envs.calculator.tasks import CalculatorProblem, evaluate, problem
+from agentrl_envs.splits import distinct
 
 PASS = 100_000
 """Tasks drawn in one pass over a split; a few per cent of them repeat a problem and are left out."""
@@ -23,12 +23,7 @@ class Calculator(agentrl.ToolEnv):
     @classmethod
     def tasks(cls, split: str, seed: int) -> Iterator[agentrl.Task]:
         """Distinct problems, as many as a pass finds; a fifth of all is held out as "eval", by hash of the problem."""
-        seen: set[CalculatorProblem] = set()
-        for task in itertools.islice(super().tasks(split, seed), PASS):
-            found = problem(task.seed, split)  # type: ignore[arg-type]
-            if found not in seen:
-                seen.add(found)
-                yield task
+        return distinct(super().tasks(split, seed), lambda task: problem(task.seed, split), drawn=PASS)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> ResetResult:
         """The question that `seed` stands for in the split `options["split"]` ("train" when it is not given)."""

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import ast
-import hashlib
 import operator
 import random
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+
+from agentrl_envs.splits import Split, require_split, split_of
 
 OPERANDS = (10, 999)  # the smallest and the largest
 MAX_EXPRESSION = 64  # characters; bounds the size of every intermediate number as well
-
-Split = Literal["train", "eval"]
 
 _BINARY: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
@@ -48,13 +46,12 @@ class CalculatorProblem:
     @property
     def split(self) -> Split:
         """A fifth of all problems is held out, by hash of the problem: no seed can leak one into training."""
-        digest = hashlib.blake2b(self.expression.encode(), digest_size=8).digest()
-        return "eval" if int.from_bytes(digest, "big") % 5 == 0 else "train"
+        return split_of(self.expression)
 
 
-def problem(seed: int, split: Split = "train") -> CalculatorProblem:
+def problem(seed: int, split: str = "train") -> CalculatorProblem:
     """The problem of `split` that `seed` stands for; the same on every machine. Raises ValueError for another split."""
-    _require_split(split)
+    require_split(split, "the calculator")
     rng = random.Random(seed)
     while True:
         found = CalculatorProblem(rng.randint(*OPERANDS), rng.choice("+-*"), rng.randint(*OPERANDS))
@@ -89,8 +86,3 @@ def _value(node: ast.expr) -> int:
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
             return _BINARY[type(op)](_value(left), _value(right))
     raise ValueError("only + - * of whole numbers are allowed")
-
-
-def _require_split(split: str) -> None:
-    if split not in ("train", "eval"):
-        raise ValueError(f"the calculator has no split {split!r}; use 'train' or 'eval'")

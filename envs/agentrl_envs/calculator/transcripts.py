@@ -8,32 +8,20 @@ a model would sample, well formed or not.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 
 from agentrl.messages import Message, assistant, tool, user
 from agentrl_envs.calculator.tasks import CalculatorProblem, evaluate, problem
+from agentrl_envs.transcripts import Behaviour, Mix, Transcript, broken_calls, drawn_from, wordy
 
-Behaviour = str
-Mix = Mapping[Behaviour, float]
-
-CORRECT: Mix = {"correct": 1.0}
 # About two fifths solve the task; the rest are faults that a policy gradient can tell apart and suppress.
 WARM_START: Mix = {"correct": 0.35, "guess": 0.19, "malformed": 0.14, "rejected": 0.08, "operands": 0.12, "copy": 0.12}
 
 
-@dataclass(frozen=True)
-class Transcript:
-    """One episode: user, assistant, tool and assistant messages in turn. Starts with the user's question."""
-
-    behaviour: Behaviour
-    problem: CalculatorProblem
-    messages: list[Message]
-
-
-def transcript(rng: random.Random, mix: Mix) -> Transcript:
+def transcript(rng: random.Random, mix: Mix) -> Transcript[CalculatorProblem]:
     """One episode on a training problem, its behaviour drawn from `mix` (weights by behaviour)."""
-    behaviour = rng.choices(list(mix), weights=list(mix.values()))[0]
+    behaviour = drawn_from(mix, rng)
     question = problem(rng.getrandbits(31), "train")
     return Transcript(behaviour, question, [user(question.question), *_BEHAVIOURS[behaviour](rng, question)])
 
@@ -60,22 +48,13 @@ def _operands(rng: random.Random, asked: CalculatorProblem) -> list[Message]:
 
 def _copy(rng: random.Random, asked: CalculatorProblem) -> list[Message]:
     """Calls the tool well, and then does not answer with the bare result."""
-    answer = rng.choice([f"The answer is {asked.answer}.", f"Answer: {asked.answer}", f"={asked.answer}"])
+    answer = rng.choice(wordy(asked.answer))
     return [*_called(asked.expression), assistant(answer)]
 
 
 def _malformed(rng: random.Random, asked: CalculatorProblem) -> list[Message]:
     """Text that no parser takes for a call, so that it ends the episode as its answer."""
-    good = tool_call(asked.expression)
-    broken = rng.choice(
-        [
-            good.replace('"}}\n', '"}\n'),
-            good.replace('":{"', '":"'),
-            good.removesuffix("\n</tool_call>"),
-            good.removeprefix("<tool_call>\n"),
-            f"calculate({asked.expression})",
-        ]
-    )
+    broken = rng.choice([*broken_calls(tool_call(asked.expression)), f"calculate({asked.expression})"])
     return [assistant(broken)]
 
 

@@ -1,0 +1,1 @@
+"""One idea a file: from a recording to findings."""
