@@ -110,7 +110,8 @@ class EngineConfig(Section):
     """Run without compiled graphs: starts sooner. Worth turning off on GPUs for long runs."""
 
     threads: PositiveInt | None = None
-    """OpenMP threads of one engine on CPU, not bound to cores; None lets vLLM choose and bind them."""
+    """OpenMP threads of one engine on CPU, not bound to cores. None is 1 where there are one or two cores; elsewhere it
+    lets vLLM choose and bind them, which takes an engine longer to start."""
 
     extra_args: tuple[str, ...] = ()
     """More flags for the vLLM server, as on its command line: `["--tensor-parallel-size", "2"]`."""

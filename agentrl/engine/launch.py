@@ -27,6 +27,9 @@ ADAPTER_DIR_VARIABLE = "AGENTRL_ADAPTER_DIR"
 ADAPTER = "adapter"
 """The name by which requests ask for the policy's adapter, where engines serve one."""
 ADAPTER_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # that vLLM makes room for
+BINDING_VARIABLE = "VLLM_CPU_OMP_THREADS_BIND"
+FEW_CPUS = 2
+"""With so few there is one to compute on, and nothing to choose or to bind."""
 LOOPBACK = "127.0.0.1"
 VLLM_SERVER = (sys.executable, "-m", "agentrl.engine.vllm_server")
 
@@ -148,8 +151,10 @@ def server_environment(
         env[KEY_VARIABLE] = key
     if adapter is not None:
         env[ADAPTER_DIR_VARIABLE] = str(adapter.resolve())
-    if config.threads is not None:
-        env |= {"OMP_NUM_THREADS": str(config.threads), "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+    few = cpu_only() and len(os.sched_getaffinity(0)) <= FEW_CPUS
+    threads = 1 if config.threads is None and few else config.threads
+    if threads is not None:
+        env |= {"OMP_NUM_THREADS": str(threads), BINDING_VARIABLE: "nobind"}
     return env
 
 

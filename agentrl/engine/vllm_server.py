@@ -1,9 +1,10 @@
 """The process of one vLLM server: `python -m agentrl.engine.vllm_server --listen-fd N --lifeline-fd M <vLLM's flags>`.
 
-A stock vLLM server (`vllm.entrypoints.openai.api_server`) but for two things that its command line cannot give:
+A stock vLLM server (`vllm.entrypoints.openai.api_server`) but for three things that its command line cannot give:
 
 * it serves on a socket that its parent has bound already, so no other process can take the port in between;
-* it and everything it started are killed as soon as its parent is gone, however the parent went.
+* it and everything it started are killed as soon as its parent is gone, however the parent went;
+* on CPUs it is ready in less than half the time (`vllm_children`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ import socket
 import sys
 import threading
 from collections.abc import Sequence
+
+from agentrl.engine.launch import cpu_only
+from agentrl.engine.vllm_children import fork_children
 
 
 def die_with_parent_process(lifeline_fd: int) -> None:
@@ -46,6 +50,8 @@ def serve(sock: socket.socket, flags: Sequence[str]) -> None:
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
     cli_env_setup()
+    if cpu_only():
+        fork_children(sock)
     args = make_arg_parser(FlexibleArgumentParser()).parse_args(list(flags))
     validate_parsed_serve_args(args)
     validate_api_server_args(args)

@@ -136,6 +136,18 @@ def test_the_environment_makes_vllm_swappable_offline_and_silent(tmp_path: Path)
     assert base["VLLM_PLUGINS"] == "mine"
 
 
+@pytest.mark.parametrize(
+    ("cpus", "threads", "seen"), [(2, None, "1"), (1, None, "1"), (3, None, None), (3, 2, "2"), (2, 2, "2")]
+)
+def test_an_engine_on_few_cores_has_one_thread_that_is_bound_to_none(
+    cpus: int, threads: int | None, seen: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(cpus)))
+    env = server_environment(EngineConfig(threads=threads), tmp_path, {})
+    assert env.get("OMP_NUM_THREADS") == seen
+    assert env.get("VLLM_CPU_OMP_THREADS_BIND") == (seen and "nobind")
+
+
 def test_a_port_that_is_in_use_is_named() -> None:
     """Case 79."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
