@@ -18,7 +18,6 @@ from agentrl.cluster.parts.gateway import GatewayProcess
 from agentrl.cluster.parts.rollouts import RolloutWorkers
 from agentrl.cluster.parts.setting import Setting
 from agentrl.cluster.parts.trainer import TrainerRanks
-from agentrl.cluster.placement import gpus_of_engine
 from agentrl.cluster.ranks import ranks_of
 from agentrl.cluster.rollouts import RayRollouts
 from agentrl.cluster.site import Site
@@ -26,6 +25,7 @@ from agentrl.cluster.supervisor import Part, Supervisor
 from agentrl.cluster.transfer import publisher, stepper
 from agentrl.config import RunConfig
 from agentrl.engine.launch import cpu_only
+from agentrl.engine.parallel import workers_of_engine
 from agentrl.errors import first_error
 from agentrl.observe.faults import FaultRecord
 from agentrl.rundir import RunDirectory
@@ -143,7 +143,7 @@ class RunCluster:
         engine = config.engine
         await site.open(
             engines=engine.replicas + config.evaluation.replicas,
-            gpus_each=gpus_of_engine(engine.extra_args),
+            gpus_each=workers_of_engine(engine.extra_args),
             ranks=ranks_of(config.trainer),
             cpus_only=cpu_only(),
         )

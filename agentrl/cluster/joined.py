@@ -6,9 +6,9 @@ from pathlib import Path
 
 import psutil
 
-from agentrl.cluster.placement import gpus_of_engine
 from agentrl.config import RunConfig
 from agentrl.engine.launch import cpu_only, listening_socket
+from agentrl.engine.parallel import workers_of_engine
 from agentrl.errors import ConfigError
 from agentrl.rundir import RunDirectory
 
@@ -19,7 +19,7 @@ NETWORK_FILE_SYSTEMS = frozenset(
 
 def check_cluster(config: RunConfig) -> None:
     """Raises ConfigError, with the fix."""
-    gpus_of_engine(config.engine.extra_args)
+    workers_of_engine(config.engine.extra_args)
     if config.cluster.colocated and config.engine.sleep_level is None and not cpu_only():
         raise ConfigError(
             "cluster.colocated puts trainer ranks on the engines' GPUs, and engines that are awake leave no memory "

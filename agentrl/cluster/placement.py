@@ -7,19 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import floor, prod
+from math import floor
 
-from agentrl.errors import ConfigError
 from agentrl.train.cluster_config import ClusterConfig, Strategy
 
 Resources = Mapping[str, float]
 
-PARALLEL_FLAGS = {
-    "--tensor-parallel-size": ("-tp",),
-    "--pipeline-parallel-size": ("-pp",),
-    "--data-parallel-size": ("-dp",),
-}
-"""vLLM's flags whose sizes multiply to the GPUs of one server, and their short forms."""
 ROUNDING = 1e-6
 
 
@@ -72,7 +65,7 @@ class Node:
 
 
 def plan(cluster: ClusterConfig, *, engines: int, gpus_each: int, ranks: int, gpus: bool) -> Plan:
-    """`gpus_each`: of one engine, where the cluster has GPUs to give (`gpus`); see `gpus_of_engine`."""
+    """`gpus_each`: of one engine, where the cluster has GPUs to give (`gpus`); see `engine.parallel`."""
     joined = cluster.ray_address is not None
     engine_gpus = (gpus_each if cluster.engine_gpus is None else cluster.engine_gpus) if gpus else 0
     for_engine = _resources(cluster.engine_cpus, cluster.engine_resources, gpus=engine_gpus, shares=not joined)
@@ -97,21 +90,6 @@ def plan(cluster: ClusterConfig, *, engines: int, gpus_each: int, ranks: int, gp
         tuple(_engine_seat(kept, index, engine_gpus) for index in range(engines)),
         tuple(_rank_seat(kept, rank, has_gpu=gpus) for rank in range(ranks)),
     )
-
-
-def gpus_of_engine(extra_args: Sequence[str]) -> int:
-    """Of one vLLM server with these flags. Raises ConfigError for a size that is no number."""
-    spelt = {form: flag for flag, short in PARALLEL_FLAGS.items() for form in (flag, *short)}
-    sizes: dict[str, int] = {}
-    words = [word for arg in extra_args for word in arg.split("=", 1)]
-    for word, value in zip(words, [*words, ""][1:], strict=True):
-        flag = spelt.get(word.replace("_", "-"))
-        if flag is None:
-            continue
-        if not value.isdigit() or int(value) < 1:
-            raise ConfigError(f"engine.extra_args: {word} is followed by {value!r}; write a size of 1 or more")
-        sizes[flag] = int(value)
-    return prod(sizes.values())
 
 
 def shortage(planned: Plan, nodes: Sequence[Node]) -> str | None:

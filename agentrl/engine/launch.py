@@ -11,6 +11,7 @@ from pathlib import Path
 
 from agentrl.engine.config import EngineConfig
 from agentrl.engine.guard import KEY_VARIABLE, MIDDLEWARE
+from agentrl.engine.parallel import workers_of_engine
 from agentrl.errors import ConfigError
 from agentrl.types import WeightTransfer
 
@@ -104,6 +105,8 @@ def server_flags(
         flags += ["--enforce-eager"]
     if config.sleep_level is not None and not cpu_only():  # on CPUs vLLM refuses the flag, and sleeps without effect
         flags += ["--enable-sleep-mode"]
+    if _one_process(config):
+        flags += ["--distributed-executor-backend", "uni"]
     flags += ["--disable-uvicorn-access-log", *config.extra_args]
     flags += ["--host", host, "--port", str(port)]
     if guarded:
@@ -151,11 +154,24 @@ def server_environment(
         env[KEY_VARIABLE] = key
     if adapter is not None:
         env[ADAPTER_DIR_VARIABLE] = str(adapter.resolve())
-    few = cpu_only() and len(os.sched_getaffinity(0)) <= FEW_CPUS
-    threads = 1 if config.threads is None and few else config.threads
+    threads = _threads(config)
     if threads is not None:
         env |= {"OMP_NUM_THREADS": str(threads), BINDING_VARIABLE: "nobind"}
+    if _one_process(config):
+        env["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # else vLLM turns `uni` into `mp` on CPUs
     return env
+
+
+def _threads(config: EngineConfig) -> int | None:
+    few = cpu_only() and len(os.sched_getaffinity(0)) <= FEW_CPUS
+    return 1 if config.threads is None and few else config.threads
+
+
+def _one_process(config: EngineConfig) -> bool:
+    """Whether the engine core is its own worker. With two processes on a CPU each spins while it waits for the other,
+    which takes more than the model does; vLLM needs them for binding threads to cores."""
+    chosen = any(arg.startswith("--distributed-executor-backend") for arg in config.extra_args)
+    return cpu_only() and _threads(config) is not None and workers_of_engine(config.extra_args) == 1 and not chosen
 
 
 def tail(path: Path, *, lines: int = 12, most_bytes: int = 20_000) -> str:

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from agentrl.cluster.placement import Bundle, BundleGroup, Node, Plan, Seat, gpus_of_engine, plan, shortage
+from agentrl.cluster.placement import Bundle, BundleGroup, Node, Plan, Seat, plan, shortage
+from agentrl.engine.parallel import workers_of_engine
 from agentrl.errors import ConfigError
 from agentrl.train.cluster_config import ClusterConfig, Strategy
 
@@ -70,12 +71,12 @@ def test_custom_resources_keep_engines_and_ranks_on_nodes_that_have_them():
     ],
 )
 def test_the_gpus_of_an_engine_follow_from_its_flags(args: list[str], gpus: int):
-    assert gpus_of_engine(args) == gpus
+    assert workers_of_engine(args) == gpus
 
 
 def test_a_parallel_size_that_is_none_is_refused():
     with pytest.raises(ConfigError, match="--tensor-parallel-size is followed by 'two'"):
-        gpus_of_engine(["--tensor-parallel-size", "two"])
+        workers_of_engine(["--tensor-parallel-size", "two"])
 
 
 @pytest.mark.parametrize(

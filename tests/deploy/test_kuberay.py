@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
-from agentrl.cluster.placement import Node, gpus_of_engine, plan, shortage
+from agentrl.cluster.placement import Node, plan, shortage
 from agentrl.config import RunConfig
+from agentrl.engine.parallel import workers_of_engine
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 DOCUMENTS = list(yaml.safe_load_all((DEPLOY / "kuberay" / "rayjob.yaml").read_text()))
@@ -52,7 +53,7 @@ def test_only_fields_of_the_custom_resource_are_used():
 
 def test_the_run_in_the_manifest_finds_room_in_the_cluster_of_the_manifest():
     pods = [free(group) for group in GROUPS for _ in range(group.get("replicas", 1))]
-    gpus_each = gpus_of_engine(RUN.engine.extra_args)
+    gpus_each = workers_of_engine(RUN.engine.extra_args)
     ranks = RUN.trainer.ranks  # type: ignore[attr-defined]
     made = plan(RUN.cluster, engines=RUN.engine.replicas, gpus_each=gpus_each, ranks=ranks, gpus=True)
     assert shortage(made, [Node(str(index), pod) for index, pod in enumerate(pods)]) is None

@@ -6,6 +6,7 @@ import importlib.metadata
 import json
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
@@ -146,6 +147,25 @@ def test_an_engine_on_few_cores_has_one_thread_that_is_bound_to_none(
     env = server_environment(EngineConfig(threads=threads), tmp_path, {})
     assert env.get("OMP_NUM_THREADS") == seen
     assert env.get("VLLM_CPU_OMP_THREADS_BIND") == (seen and "nobind")
+
+
+@pytest.mark.parametrize(
+    ("fields", "one"),
+    [
+        ({"threads": 2}, True),
+        ({}, False),
+        ({"threads": 2, "extra_args": ("--tensor-parallel-size", "2")}, False),
+        ({"threads": 2, "extra_args": ("--distributed-executor-backend=mp",)}, False),
+    ],
+)
+def test_an_engine_whose_threads_are_not_bound_computes_where_it_schedules(
+    fields: dict[str, Any], one: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two processes spin while they wait for each other."""
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(8)))
+    config = EngineConfig(**fields)
+    assert ("uni" in server_flags("model", config, 8123)) == one
+    assert (server_environment(config, tmp_path, {}).get("VLLM_ENABLE_V1_MULTIPROCESSING") == "0") == one
 
 
 def test_a_port_that_is_in_use_is_named() -> None:
