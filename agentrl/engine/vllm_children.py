@@ -1,9 +1,9 @@
 """The processes below a vLLM server for CPUs are forked from it, not started anew.
 
 A server is two or three processes, each started by the one before: the API server, the engine core, and a worker where
-the engine core is not its own. Each imports vLLM, for about ten seconds of one core, while the others wait. vLLM forks them on GPUs. On CPUs it starts new ones,
-because OpenMP reads once, at its start, which cores a worker's threads are bound to. Without binding there is nothing
-to read, and the engine core has no such threads at all.
+the engine core is not its own. Each imports vLLM, for about ten seconds of one core, while the others wait. vLLM forks
+them on GPUs. On CPUs it starts new ones, because OpenMP reads once, at its start, which cores a worker's threads are
+bound to. Without binding there is nothing to read, and the engine core has no such threads at all.
 
 A forked process whose parent has run OpenMP threads would hang; neither of the two has at that time (vLLM says as much
 in `set_multiprocessing_worker_envs`).
