@@ -14,6 +14,7 @@ import httpx
 
 from agentrl.cluster.supervisor import Supervisor
 from agentrl.engine.launch import listening_socket
+from agentrl.engine.replica import NO_KEEP_ALIVE
 from agentrl.observe.faults import FaultRecord
 from agentrl.reward.config import RewardConfig, ServiceConfig
 from agentrl.reward.service import GATEWAY_KEY, GATEWAY_URL
@@ -75,7 +76,7 @@ class StartedService:
         self.name = f"reward-{service.name}"
         self.log = logs / f"{self.name}.log"
         self._sock = listening_socket(None)
-        self._probe_timeout_s = probe_timeout_s
+        self._http = httpx.AsyncClient(timeout=probe_timeout_s, limits=NO_KEEP_ALIVE, trust_env=False)
         self._environment: dict[str, str] = {}
         self._process: subprocess.Popen[bytes] | None = None
         self._answered = False  # since it was started: until then it may take its time
@@ -133,7 +134,6 @@ class StartedService:
 
     async def _healthy(self) -> bool:
         try:
-            async with httpx.AsyncClient(timeout=self._probe_timeout_s, trust_env=False) as http:
-                return (await http.get(f"{self.url}/health")).is_success
+            return (await self._http.get(f"{self.url}/health")).is_success
         except httpx.HTTPError:
             return False

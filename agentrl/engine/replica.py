@@ -27,6 +27,8 @@ from agentrl.engine.launch import (
 from agentrl.errors import EngineError
 
 POLL_S = 0.1
+NO_KEEP_ALIVE = httpx.Limits(max_keepalive_connections=0)
+"""A probe finds out whether a server takes connections, and leaves none behind."""
 
 
 class EngineReplica:
@@ -62,6 +64,8 @@ class EngineReplica:
         self._host, self._key = host, key
         self._port = config.ports[index] if config.ports else None
         self._command = tuple(command)
+        headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+        self._http = httpx.Client(headers=headers, limits=NO_KEEP_ALIVE, trust_env=False)
         self._process: subprocess.Popen[bytes] | None = None
         self._lifeline: int | None = None  # write end; the server's group dies when it closes
 
@@ -181,8 +185,7 @@ class EngineReplica:
 
     def _answers(self, path: str, limit_s: float) -> bool:
         try:
-            headers = {} if self._key is None else {"Authorization": f"Bearer {self._key}"}
-            return httpx.get(f"{self.url}{path}", headers=headers, timeout=limit_s, trust_env=False).is_success
+            return self._http.get(f"{self.url}{path}", timeout=limit_s).is_success
         except httpx.HTTPError:
             return False
 
