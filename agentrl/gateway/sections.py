@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from tokenizers import Tokenizer
 
-from agentrl.gateway.untrusted import ids_of
+from agentrl.gateway.words import WordEncoder, asked, normalizes
 
 KEPT_SECTIONS, KEPT_LENGTH = 4096, 4_000
 """Sections that are remembered, and the characters of the longest one that is: 130 MB at the very most."""
@@ -25,9 +25,8 @@ class SectionEncoder:
 
     def __init__(self, backend: Tokenizer) -> None:
         self._backend = backend
+        self._words = WordEncoder(backend)
         self._ids_of_section = lru_cache(KEPT_SECTIONS)(self._encode)
-        # One object for each id: what is remembered is copied and compared as pointers, not number by number.
-        self._numbers = list(range(backend.get_vocab_size(with_added_tokens=True)))
         added = backend.get_added_tokens_decoder()
         self._added = {token.content: number for number, token in added.items()}
         longest_first = sorted(self._added, key=len, reverse=True)
@@ -39,11 +38,11 @@ class SectionEncoder:
         )
         pre_tokenizer = json.dumps(data["pre_tokenizer"])
         marks_beginnings = '"Metaspace"' in pre_tokenizer or '"add_prefix_space": true' in pre_tokenizer
-        self.apart = data["normalizer"] is None and not looks_beyond and not marks_beginnings
+        self.apart = not normalizes(data) and not looks_beyond and not marks_beginnings
 
     def ids(self, text: str) -> list[int]:
         if not self.apart:
-            return ids_of(self._backend, text)
+            return asked(self._backend, text)
         ids: list[int] = []
         at = 0
         for border in self._border.finditer(text):
@@ -59,8 +58,4 @@ class SectionEncoder:
         return self._ids_of_section(text) if len(text) <= KEPT_LENGTH else self._encode(text)
 
     def _encode(self, text: str) -> tuple[int, ...]:
-        ids = ids_of(self._backend, text)
-        try:
-            return tuple(map(self._numbers.__getitem__, ids))
-        except IndexError:  # a vocabulary with gaps
-            return tuple(ids)
+        return tuple(self._words.ids(text))

@@ -11,12 +11,14 @@ import re
 import secrets
 from collections import deque
 from collections.abc import Mapping, Set
+from functools import partial
 from typing import Any
 
 import orjson
 from tokenizers import Encoding, Tokenizer
 
 from agentrl.errors import ConfigError
+from agentrl.gateway.words import WordEncoder, asked
 
 DISGUISE = re.compile(r"(zq[0-9a-f]{16}x)(\d+)e")
 
@@ -76,7 +78,8 @@ class ControlTokens:
             Spellings(self._only_structural({n: text for n, text in written.items() if text})),
         ]
         self._has_normalized = any(self._normalized)
-        self._plain = _without_added_tokens(backend, set(self.contents))
+        plain = _without_added_tokens(backend, set(self.contents))
+        self._plain_ids = partial(asked, plain) if plain.get_added_tokens_decoder() else WordEncoder(plain).ids
 
     def _only_structural(self, contents: Mapping[int, str]) -> dict[int, str]:
         return {number: text for number, text in contents.items() if number in self.structural}
@@ -104,7 +107,7 @@ class ControlTokens:
 
     def plain_ids(self, text: str) -> list[int]:
         """The ids of `text` as text, none of them a control token."""
-        ids = ids_of(self._plain, text)
+        ids = self._plain_ids(text)
         if not any(token_id in self.contents for token_id in ids):
             return ids
         if len(text) < 2:
@@ -171,11 +174,6 @@ def _random_hex() -> str:
 def encoded(tokenizer: Tokenizer, text: str) -> Encoding:
     """A text's encoding, control tokens matched. Asked for as a batch, which lets other threads run meanwhile."""
     return tokenizer.encode_batch([text], add_special_tokens=False)[0]
-
-
-def ids_of(tokenizer: Tokenizer, text: str) -> list[int]:
-    """The ids of `encoded` alone, which come faster without the offsets."""
-    return list(tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids)
 
 
 def _trie(words: set[str]) -> str:

@@ -29,6 +29,15 @@ def test_sections_add_up_to_the_whole_and_are_the_same_when_they_are_remembered(
         assert encoder.ids(text) == whole(backend(), text)
 
 
+@given(st.lists(PIECES | st.sampled_from(["\u0301", "e\u0301", "ﬁ"]), max_size=12).map("".join))
+def test_sections_have_their_unicode_form_each(text: str) -> None:
+    tokenizer = Tokenizer.from_str(backend().to_str())
+    tokenizer.normalizer = normalizers.NFC()
+    encoder = SectionEncoder(tokenizer)
+    assert encoder.apart
+    assert encoder.ids(text) == whole(tokenizer, text)
+
+
 def test_of_added_tokens_that_begin_alike_the_longest_is_taken() -> None:
     tokenizer = Tokenizer.from_str(backend().to_str())
     tokenizer.add_tokens([AddedToken("<think>more", normalized=False), AddedToken("<th", normalized=False)])
