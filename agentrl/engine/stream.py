@@ -120,6 +120,8 @@ class GenerationReader:
 
     def _choice(self, choice: wire.Choice, chunks: list[TokenChunk]) -> None:
         token_ids = choice.token_ids or []
+        if not token_ids and (unnamed := wire.num_logprobs(choice.logprobs)):
+            raise EngineError(f"engine {self._source} gave {unnamed} logprobs of tokens whose ids it left out")
         self.num_tokens += len(token_ids)
         logprobs = wire.checked_logprobs(token_ids, choice.logprobs) if self._honest else None
         self._honest = logprobs is not None

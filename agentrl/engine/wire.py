@@ -198,6 +198,12 @@ def may_pass(error: Raw) -> bool:
         return True
 
 
+def num_logprobs(logprobs: Any) -> int:
+    """Of how many tokens they are; 0 where they are none."""
+    content = logprobs.get("content") if isinstance(logprobs, dict) else None
+    return len(content) if isinstance(content, list) else 0
+
+
 def checked_logprobs(token_ids: Sequence[int], logprobs: Any) -> list[float] | None:
     """The logprobs of `token_ids`, [n], or None when any is missing, no logarithm of a probability or of another token.
 

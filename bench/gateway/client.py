@@ -115,7 +115,7 @@ class Clients:
                         self._latencies_ms.append((ended - started) * 1000)
                     elif ended >= end:
                         break
-                await ask(connection, self._subject.close(route))
+                await ask(connections.to(route.origin), self._subject.close(route))
         finally:
             connections.close()
 

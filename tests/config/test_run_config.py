@@ -39,6 +39,10 @@ def test_a_run_needs_a_name_and_an_environment_and_has_defaults_for_the_rest(run
     [
         ("group_sise = 8", "rollout.group_sise: unknown key; did you mean 'group_size'?"),
         ("group_size = 0", "rollout.group_size = 0: .*greater than or equal to 1"),
+        ("max_tokens = -1", "rollout.max_tokens = -1: .*greater than or equal to 1"),  # case 47, here and below
+        ("max_tokens = 0", "rollout.max_tokens = 0: .*greater than or equal to 1"),
+        ("max_episode_tokens = -1", "rollout.max_episode_tokens = -1: .*greater than or equal to 1"),
+        ("max_episode_tokens = 0", "rollout.max_episode_tokens = 0: .*greater than or equal to 1"),
         ('temperature = "hot"', "rollout.temperature = 'hot': .*number"),
         ("temperature = inf", "rollout.temperature = inf: .*finite"),
         ("temperature = 101", "rollout.temperature = 101: .*less than or equal to 100"),  # what the gateway takes

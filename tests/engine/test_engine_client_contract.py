@@ -139,6 +139,20 @@ async def test_a_malformed_event_is_an_engine_error_that_names_what_is_wrong(
     assert got == [TokenChunk(token_ids=[7, 8], logprobs=[-0.5, -0.5])]
 
 
+@pytest.mark.parametrize("left_out", [None, []], ids=["null", "none"])
+@pytest.mark.parametrize("answer", [event, last], ids=["in the middle", "at the end"])
+async def test_logprobs_of_tokens_without_ids_are_an_engine_error_and_no_empty_answer(
+    answer: Any, left_out: Any, client: HttpEngineClient, engine: RawEngine
+) -> None:
+    """Case 2: the text and 5 logprobs. Encoding the text might give other ids than were sampled, so nobody does."""
+    engine.events = [event(7, 8), answer(1, 2, 3, 4, 5, token_ids=left_out, text="hello")]
+    got: list[TokenChunk] = []
+    with pytest.raises(EngineError, match="gave 5 logprobs of tokens whose ids it left out") as broken:
+        await collect(client, got)
+    assert not isinstance(broken.value, EngineUnavailable)
+    assert got == [TokenChunk(token_ids=[7, 8], logprobs=[-0.5, -0.5])]
+
+
 SPOILT: dict[str, tuple[dict[str, Any], str]] = {
     "an unknown finish reason": (last(9, finish_reason="bored"), "ended a generation with 'bored', which is unknown"),
     "a finish reason that is no string": (last(9, finish_reason=[]), r"ended a generation with \[\], which is unknown"),

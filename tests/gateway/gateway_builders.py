@@ -204,15 +204,21 @@ async def serving(
     max_model_len: int = 4096,
     engine_factory: EngineFactory = HttpEngineClient,
     admin_key: str | None = None,
+    renders: Renderer | None = None,
     **config: Any,
 ) -> AsyncIterator[Served]:
+    """`renders`: instead of `template` and the tokenizer of this file."""
     engines = [ScriptedEngine(script, max_model_len=max_model_len) for script in scripts]
     for engine in engines:
         await engine.__aenter__()
     quick = {"health_every_s": 0.05, "breaker_backoff_s": 0.05}
     settings = GatewayConfig(**{**quick, "engine_urls": tuple(e.url for e in engines), **config})
     server = GatewayServer(
-        settings, renderer=renderer(template), engine_factory=engine_factory, admin_key=admin_key, sink=sink
+        settings,
+        renderer=renders or renderer(template),
+        engine_factory=engine_factory,
+        admin_key=admin_key,
+        sink=sink,
     )
     await server.start()
     headers = {"Authorization": f"Bearer {server.admin_key}"}

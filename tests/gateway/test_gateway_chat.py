@@ -7,7 +7,11 @@ from typing import Any
 
 import openai
 import pytest
-from gateway_builders import END, WEATHER, always, ids, letters, renderer, says, serving, user
+from gateway_builders import CHATML, END, WEATHER, always, ids, letters, renderer, says, serving, user
+from tokenizers import Tokenizer, decoders
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
+from transformers import PreTrainedTokenizerFast
 
 from agentrl.engine.scripted import Reply
 from agentrl.gateway.render import Renderer
@@ -42,6 +46,7 @@ async def test_usage_counts_the_ids_of_prompt_and_sample() -> None:
 
 @pytest.mark.parametrize("cut", [len(ids(CALL)) - 1, len(ids(CALL))], ids=["inside the call", "after the call"])
 async def test_case_40_a_turn_cut_by_length_is_never_reported_as_a_finished_call(cut: int) -> None:
+    """Case 40."""
     async with serving(always([*ids(CALL), *ids(" more"), END])) as served:
         session = await served.open()
         answer = await session.chat([user("q")], tools=[WEATHER], max_tokens=cut)
@@ -49,10 +54,11 @@ async def test_case_40_a_turn_cut_by_length_is_never_reported_as_a_finished_call
         assert choice["finish_reason"] == "length"
         assert ("tool_calls" in choice["message"]) is (cut == len(ids(CALL)))
         [call] = (await served.trajectory(session))["calls"]
-        assert call["token_ids"] == ids(CALL)[:cut]
+        assert (call["token_ids"], call["finish_reason"]) == (ids(CALL)[:cut], "length")
 
 
 async def test_case_37_a_call_without_arguments_arrives_with_an_empty_object() -> None:
+    """Case 37."""
     async with serving(always([*ids('<tool_call>{"name":"now","arguments":{}}</tool_call>'), END])) as served:
         answer = await (await served.open()).chat([user("q")], tools=[WEATHER])
         [call] = answer["choices"][0]["message"]["tool_calls"]
@@ -67,7 +73,7 @@ async def test_tool_choice_none_leaves_the_text_as_it_is() -> None:
 
 
 async def test_case_43_text_is_trimmed_at_the_stop_string_and_the_ids_are_not() -> None:
-    """An engine that runs past the stop is cut at the token that completed it; what is beyond is counted."""
+    """Case 43. An engine that runs past the stop is cut at the token that completed it; what is beyond is counted."""
     sample, beyond = ids("<answer>4</answer>"), ids(" and")
     async with serving(says(Reply(token_ids=[*sample, *beyond]), [*ids("ok"), END])) as served:
         served.engine.stream_interval = 100  # so that they come with it
@@ -79,6 +85,30 @@ async def test_case_43_text_is_trimmed_at_the_stop_string_and_the_ids_are_not() 
         first, second = served.engine.prompts
         assert second[: len(first) + len(sample) + 1] == [*first, *sample, END]  # the end marker is context
         assert (await served.trajectory(session))["dropped"] == {"past_stop": len(beyond)}
+
+
+async def test_a_token_that_completes_the_stop_string_and_goes_past_it_is_kept_whole() -> None:
+    """Case 43: a BPE in which `</`, `answer` and `>.` are tokens. The text ends before the stop, and is only read."""
+    merges = [("<", "/"), (">", "."), *(("answer"[:n], "answer"[n]) for n in range(1, 6))]
+    vocab = {symbol: at for at, symbol in enumerate(sorted(ByteLevel.alphabet()))}
+    for pair in merges:
+        vocab["".join(pair)] = len(vocab)
+    merging = Tokenizer(BPE(vocab=vocab, merges=merges))
+    merging.pre_tokenizer, merging.decoder = ByteLevel(add_prefix_space=False, use_regex=False), decoders.ByteLevel()
+    merging.add_special_tokens(["<|im_start|>", "<|im_end|>"])
+    end = merging.token_to_id("<|im_end|>")
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=merging, eos_token="<|im_end|>", chat_template=CHATML)
+    sample = merging.encode("4</answer>.").ids
+    assert [merging.id_to_token(i) for i in sample] == ["4", "</", "answer", ">."]
+    async with serving(says(Reply(token_ids=sample), [end]), renders=Renderer(tokenizer)) as served:
+        session = await served.open()
+        message = (await session.chat([user("q")], stop="</answer>"))["choices"][0]["message"]
+        assert message["content"] == "4"
+        await session.chat([user("q"), message, user("r")])
+        first, second = served.engine.prompts
+        assert second[: len(first) + 5] == [*first, *sample, end]
+        [call, _] = (await served.trajectory(session))["calls"]
+        assert (call["token_ids"], len(call["logprobs"])) == (sample, 4)
 
 
 async def test_logprobs_stand_beside_every_sampled_token_with_its_bytes() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -10,7 +12,9 @@ import pytest
 from gateway_builders import END, WEATHER, Opened, ids, letters, serving, user
 from openai_builders import NOW, comparable, folded, sdk_of, streamed, text_of
 
+from agentrl.engine.client import HttpEngineClient
 from agentrl.engine.scripted import Fault, Script
+from agentrl.types import Sampling
 
 QUESTION: list[Any] = [user("q")]
 WORDS = ["one", "two two", "é"]
@@ -153,6 +157,7 @@ async def test_text_of_all_choices_is_whole() -> None:
 
 
 async def test_case_76_choices_of_one_seed_have_seeds_of_their_own_the_same_ones_each_time() -> None:
+    """Case 76, in what is recorded."""
     async with serving(each_word()) as served:
         session = await served.open()
         for _ in range(2):
@@ -161,3 +166,22 @@ async def test_case_76_choices_of_one_seed_have_seeds_of_their_own_the_same_ones
         seeds = [call["sampling"]["seed"] for call in calls]
         assert sorted(seeds) == [7, 7, 8, 8, 9, 9]
         assert all(call["sampling"]["seed"] == 8 for call in calls if call["call_id"].endswith("-1"))
+
+
+@pytest.mark.parametrize("engines", [1, 2])
+async def test_choices_of_one_seed_differ_and_come_again_whichever_engine_samples_them(engines: int) -> None:
+    """Case 76, where seeds are sent: an engine that draws from the request's seed alone gives 4 answers, twice."""
+
+    def drawn(prompt_ids: list[int], sampling: Sampling, version: int) -> list[int]:
+        return [*letters("".join(random.Random(sampling.seed).choices("abcd", k=31))), END]
+
+    seeded = partial(HttpEngineClient, send_seed=True)
+    async with serving(*[drawn] * engines, engine_factory=seeded) as served:
+        answers = []
+        for _ in range(2):
+            session = await served.open(sampling={"temperature": 1.0})
+            choices = (await session.chat(QUESTION, n=4, seed=7, max_tokens=32))["choices"]
+            answers.append([choice["message"]["content"] for choice in choices])
+        assert answers[0] == answers[1]
+        assert len(set(answers[0])) == 4
+        assert all(engine.requests for engine in served.engines)

@@ -77,7 +77,7 @@ def folded(chunks: list[Completion]) -> dict[int, dict[str, Any]]:
 
 @pytest.mark.parametrize("template", [CHATML, WITH_BOS])
 async def test_case_5_messages_text_and_ids_of_one_chat_are_the_same_prompt(template: str) -> None:
-    """With BOS exactly as often as the template writes it."""
+    """Case 5. With BOS exactly as often as the template writes it."""
     messages = [user("hello"), {"role": "assistant", "content": "hi é"}, user("why?")]
     text = rendered(messages, template)
     async with serving(always([END]), template=template) as served:

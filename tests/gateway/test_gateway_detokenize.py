@@ -95,6 +95,7 @@ def test_case_51_an_emoji_over_four_chunks_comes_whole_and_a_cut_one_not_at_all(
 
 @every_kind
 def test_case_50_the_rest_of_the_prompts_character_shows_nothing_of_the_prompt(kind: str) -> None:
+    """Case 50."""
     rest = ids_of(kind, "🔥".encode()[2:])
     assert "".join(streamed(kind, [rest, ids_of(kind, b"hi")])) == "\ufffd\ufffdhi"
 

@@ -77,6 +77,7 @@ async def test_case_1_in_200_random_episodes_every_row_is_what_the_engine_saw(te
 
 
 async def test_case_6_thoughts_that_the_template_strips_stay_in_the_prefix_over_three_turns() -> None:
+    """Case 6. One row, and it is the last request's prompt and sample, id for id."""
     turns = [[*ids(f"{THINK}{word}"), END] for word in ("one", "two", "three")]
     async with serving(says(*turns), template=STRIPS_THINK) as served:
         session = await served.open()
@@ -94,6 +95,7 @@ async def test_case_6_thoughts_that_the_template_strips_stay_in_the_prefix_over_
 
 
 async def test_case_8_what_is_trained_is_exactly_what_was_sampled() -> None:
+    """Case 8. Neither the role's header nor the newline after the end token."""
     first, second = [*letters("hello"), END], [*ids("world"), END]
     async with serving(says(first, second)) as served:
         session = await served.open()
@@ -128,6 +130,7 @@ async def test_case_12_the_end_token_is_trained_although_it_is_the_pad_token() -
 
 
 async def test_case_13_an_end_marker_that_the_gateway_adds_is_not_trained() -> None:
+    """Case 13."""
     stopped = Reply(token_ids=letters("4</a>"), stop_reason="</a>")
     async with serving(says(stopped, [*ids("ok"), END])) as served:
         session = await served.open()
@@ -139,6 +142,7 @@ async def test_case_13_an_end_marker_that_the_gateway_adds_is_not_trained() -> N
 
 
 async def test_case_13_a_session_without_a_call_has_no_row() -> None:
+    """Case 13. What failed before its first call has no filler token."""
     async with serving(always([END])) as served:
         session = await served.open()
         await served.finish(session, stop_reason="env_error")

@@ -55,6 +55,29 @@ async def test_a_stream_goes_on_elsewhere_without_a_gap_or_a_repeat(lost_after: 
         assert [segment["end"] for segment in call["segments"]] == [lost_after, 6]
 
 
+async def test_a_second_turn_that_is_lost_after_five_tokens_goes_on_after_them_within_its_limit() -> None:
+    """Case 58: 5 old and 3 new are the 8 that were asked for; ids, mask and logprobs agree in length."""
+    turn = [*letters("hello you"), END]
+    async with serving(continues(turn), continues(turn)) as served:
+        session = await served.open()
+        first = (await session.chat([user("q")]))["choices"][0]["message"]
+        [busy] = [engine for engine in served.engines if engine.requests]
+        other = served.engines[1 - served.engines.index(busy)]
+        busy.fail_next(Fault(kind="die", after=5))
+        second = await session.chat([user("q"), first, user("r")], max_tokens=8)
+        assert second["choices"][0]["message"]["content"] == "hello yo"
+        [resumed] = other.requests
+        assert (resumed.prompt_ids[-5:], resumed.sampling_params["max_tokens"]) == (letters("hello"), 3)
+        trajectory = await served.trajectory(session)
+        call, [row] = trajectory["calls"][1], trajectory["rows"]
+        assert call["token_ids"] == letters("hello yo")
+        assert [segment["end"] for segment in call["segments"]] == [5, 8]
+        assert row["token_ids"] == [*call["prompt_token_ids"], *call["token_ids"]]
+        assert len(row["token_ids"]) == len(row["loss_mask"]) == len(row["logprobs"])
+        assert sum(row["loss_mask"]) == len(turn) + 8
+        assert trajectory["dropped"] == {}
+
+
 async def test_a_call_says_when_it_got_an_engine_when_that_gave_its_first_token_and_when_it_was_lost() -> None:
     """In threes; an engine that is lost before its first token has both at once."""
     async with serving(continues(HELLO), continues(HELLO), continues(HELLO)) as served:

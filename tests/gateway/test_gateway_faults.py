@@ -121,6 +121,7 @@ async def test_a_call_that_got_no_answer_uses_up_no_limit(limits: dict[str, int]
     ],
 )
 async def test_case_2_a_sample_without_honest_logprobs_and_versions_is_not_trained(kind: str, reason: str) -> None:
+    """Case 2. The text is answered; a logprob that is missing is not made up."""
     async with serving(always([*letters("hello"), END])) as served:
         served.engine.fail_next(Fault(kind=kind))  # type: ignore[arg-type]
         session = await served.open()
@@ -202,6 +203,22 @@ async def test_a_token_limit_clamps_the_call_that_reaches_it_and_refuses_the_nex
         response = await session.post(messages=[user("q")])
         assert (response.status_code, response.json()["error"]["param"]) == (400, "limits.max_tokens")
         assert [len(call["token_ids"]) for call in (await served.trajectory(session))["calls"]] == [6, 2]
+
+
+@pytest.mark.parametrize(
+    ("limits", "finish_reason"),
+    [({}, "stop"), ({"max_tokens": 9}, "stop"), ({"max_tokens": 8}, "stop"), ({"max_tokens": 7}, "length")],
+)
+async def test_a_sample_as_long_as_the_limit_is_whole_and_one_more_token_is_not_sampled(
+    limits: dict[str, int], finish_reason: str
+) -> None:
+    """Case 47: 7 letters and the end token are 8. Without a limit nothing is too long, and what is cut is kept."""
+    turn = [*letters("letters"), END]
+    async with serving(always(turn)) as served:
+        session = await served.open(limits=limits)
+        assert (await session.chat([user("q")]))["choices"][0]["finish_reason"] == finish_reason
+        [row] = (await served.trajectory(session))["rows"]
+        assert sum(row["loss_mask"]) == min(8, limits.get("max_tokens", 8))
 
 
 async def test_a_call_that_waits_while_another_uses_up_the_token_limit_is_refused_by_name() -> None:

@@ -113,6 +113,7 @@ def test_thinking_after_text_is_a_block_of_its_own_where_it_came() -> None:
 
 
 def test_case_40_a_stream_that_was_cut_off_in_a_call_ends_with_max_tokens() -> None:
+    """Case 40."""
     finished = answer([Content("<tool_call>")], finish_reason="length")
     found = folded([streamed(finished, pieces([Content("<tool_call>")]))])
     assert (found["stop_reason"], [block["type"] for block in found["content"]]) == ("max_tokens", ["text"])

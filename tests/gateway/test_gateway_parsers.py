@@ -28,6 +28,7 @@ def test_a_call_is_its_name_and_its_arguments(family: str) -> None:
 
 @every_calling_family
 def test_case_37_a_call_without_arguments_has_an_empty_object(family: str) -> None:
+    """Case 37."""
     call = NO_ARGUMENTS[family]
     assert parsed(family, call).calls == [("now", "{}")]
     assert parsed(family, *call).calls == [("now", "{}")], "streamed"
@@ -41,6 +42,7 @@ def test_case_39_a_tool_that_nobody_offered_is_called_all_the_same(family: str) 
 
 @every_calling_family
 def test_case_40_a_call_that_is_cut_off_anywhere_is_no_call_and_stays_text(family: str) -> None:
+    """Case 40."""
     call = ONE_CALL[family]
     whole = len(call) + (family in UNMARKED_ENDS)
     whole -= len("<｜tool▁calls▁end｜>") if family == "deepseek" else 0  # which closes them all, not the call
@@ -53,6 +55,7 @@ def test_case_40_a_call_that_is_cut_off_anywhere_is_no_call_and_stays_text(famil
 
 @every_calling_family
 def test_case_40_what_a_cut_off_argument_spells_is_never_run(family: str) -> None:
+    """Case 40."""
     call = call_with(family, f"{NO_ARGUMENTS[family]}\n" * 2 + "[TOOL_CALLS]")
     assert [name for name, _ in parsed(family, call).calls] == ["weather"]
     end_of_argument = call.rindex("[TOOL_CALLS]")

@@ -71,6 +71,7 @@ def test_a_first_turn_is_what_transformers_makes_of_it(template: str, text: str,
 
 
 def test_case_5_a_template_that_writes_bos_gives_exactly_one() -> None:
+    """Case 5."""
     prompt = renderer(WITH_BOS).first([user("hello")])
     assert prompt[0] == BOS
     assert prompt.count(BOS) == 1
@@ -169,6 +170,7 @@ def test_a_sample_that_ended_by_another_stop_token_gets_the_end_marker_too() -> 
 
 
 def test_case_6_a_template_that_strips_thoughts_from_history_does_not_break_the_prefix() -> None:
+    """Case 6."""
     sample = [*ids("<think>let me</think>hello"), END]
     added = renderer(STRIPS_THINK).extension(
         [user("q")], answer("<think>let me</think>hello"), [user("more")], None, sample
@@ -235,6 +237,7 @@ def test_case_51_a_character_cut_in_the_middle_is_left_out_of_the_text() -> None
 
 
 def test_case_50_a_prompt_that_ends_inside_a_character_does_not_show_in_the_text() -> None:
+    """Case 50."""
     sample = [*letters("🔥")[2:], *ids("hi"), END]  # the prompt held the first two bytes
     assert "Hello world" not in renderer().text(sample)
     assert renderer().text(sample).endswith("hi")

@@ -73,6 +73,7 @@ def test_case_48_an_empty_answer_is_a_message_without_text() -> None:
 
 
 def test_case_40_an_answer_that_was_cut_off_is_incomplete() -> None:
+    """Case 40."""
     response = checked_response(encoded(answer_of([Reasoning("hm"), Content("Let")], finish_reason="length")))
     assert response.status == "incomplete"
     assert response.incomplete_details is not None

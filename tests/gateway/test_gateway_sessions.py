@@ -60,6 +60,7 @@ def test_a_used_up_limit_ends_the_session_by_name(
 @pytest.mark.parametrize("limit", ["max_calls", "max_tokens", "deadline_s"])
 @pytest.mark.parametrize("value", [0, -1])
 def test_case_47_a_limit_that_is_not_positive_is_refused(limit: str, value: int) -> None:
+    """Case 47."""
     with pytest.raises(ValueError, match=f"limits.{limit}"):
         Limits(**{limit: value})
 

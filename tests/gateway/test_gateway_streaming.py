@@ -117,6 +117,7 @@ async def test_case_41_the_usage_comes_last_with_an_empty_choices_list_and_count
 
 
 async def test_case_37_a_streamed_call_without_arguments_has_an_empty_object() -> None:
+    """Case 37, streamed."""
     async with serving(always([*ids(NOW), END])) as served:
         chunks = await streamed(await served.open(), tools=TOOLS)
         calls = [call for chunk in chunks for choice in chunk.choices for call in choice.delta.tool_calls or []]
@@ -127,6 +128,7 @@ async def test_case_37_a_streamed_call_without_arguments_has_an_empty_object() -
 
 @pytest.mark.parametrize("cut", [len(ids(CALL)) - 1, len(ids(CALL))], ids=["inside the call", "after the call"])
 async def test_case_40_a_streamed_turn_cut_by_length_is_never_a_finished_call(cut: int) -> None:
+    """Case 40, streamed."""
     async with serving(always([*ids(CALL), *ids(" more"), END])) as served:
         session = await served.open()
         chunks = await streamed(session, tools=TOOLS, max_tokens=cut)
@@ -139,6 +141,7 @@ async def test_case_40_a_streamed_turn_cut_by_length_is_never_a_finished_call(cu
 
 
 async def test_case_43_streamed_text_never_shows_the_stop_string_and_the_ids_end_where_it_was_complete() -> None:
+    """Case 43, streamed."""
     sample, beyond = ids("<answer>4</answer>"), ids(" and")
     async with serving(always(Reply(token_ids=[*sample, *beyond]))) as served:
         served.engine.stream_interval = 100
@@ -152,7 +155,7 @@ async def test_case_43_streamed_text_never_shows_the_stop_string_and_the_ids_end
 
 
 async def test_case_50_a_prompt_that_ends_inside_a_character_never_shows_in_the_stream() -> None:
-    """The turn before was cut there, and its answer is asked to go on."""
+    """Case 50. The turn before was cut there, and its answer is asked to go on."""
     fire = letters("🔥")
     async with serving(says(Reply(token_ids=fire[:2], finish_reason="length"), [*fire[2:], *ids("hi"), END])) as served:
         session = await served.open()
@@ -190,6 +193,7 @@ OTHER_END = ids("<|endoftext|>")[0]
 async def test_case_45_whether_a_turn_was_cut_is_what_the_engine_says_and_not_its_last_token(
     sampled: list[int], finish_reason: Any
 ) -> None:
+    """Case 45."""
     async with serving(always(Reply(token_ids=sampled, finish_reason=finish_reason))) as served:
         session = await served.open()
         answer = await session.chat(QUESTION)

@@ -47,6 +47,7 @@ def test_a_first_turn_is_the_ids_of_what_transformers_writes(family: TemplateFam
 
 @every_family
 def test_case_5_bos_is_there_once_by_messages_and_by_raw_text_with_the_same_ids(family: TemplateFamily) -> None:
+    """Case 5."""
     prompt = family.renderer.first(QUESTION)
     spelled = family.decoded(prompt)
     assert family.renderer.raw(spelled) == prompt
@@ -143,6 +144,7 @@ def test_a_whole_episode_spells_what_the_template_writes_for_it_in_one_sequence(
 
 @every_family
 def test_case_45_after_another_end_token_the_turns_own_marker_follows(family: TemplateFamily) -> None:
+    """Case 45."""
     extension = family.renderer.extension
     cut = family.sampled_answer("hello", end=False)
     marker = extension(QUESTION, answer("hello"), [user("more")], None, cut)
@@ -161,6 +163,7 @@ def test_case_51_a_sample_that_ends_inside_a_character_is_closed_as_it_is(family
 
 
 def test_case_6_thoughts_that_the_template_drops_stay_in_the_recorded_ids() -> None:
+    """Case 6."""
     history, thought = [user("q")], "let me think\n</think>\n\nhello"
     prompt = DEEPSEEK.renderer.first(history)
     assert DEEPSEEK.renderer.reasoning_open(prompt)

@@ -91,7 +91,10 @@ async def test_an_evaluation_plays_again_as_well() -> None:
 async def test_both_attempts_are_in_the_store_with_what_they_sampled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The real gateway and a scripted engine: one call before the crash, two in the attempt that solves the task."""
+    """Case 58, from scratch: nothing of the first attempt is in the second.
+
+    The real gateway and a scripted engine: one call before the crash, two in the attempt that solves the task.
+    """
     monkeypatch.setenv("AGENTRL_TEST_CRASHED", str(tmp_path / "mark"))
     task = msgspec.structs.replace(tasks(1)[0], env_id="hostile_envs:CrashingCalculator")
     async with ScriptedEngine(solve) as engine, stack(engine, RolloutConfig()) as (worker, store):

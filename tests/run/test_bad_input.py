@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import socket
 from pathlib import Path
 
@@ -160,6 +162,17 @@ def test_a_port_in_use(tmp_path: Path, run_file, section: str):
     assert status == 2
     assert f"port {port}" in command.output
     assert "in use" in command.output
+    assert command.left_behind() == []
+
+
+@pytest.mark.stack
+def test_more_cpus_than_there_are(tmp_path: Path, run_file):
+    """Case 80: said within a minute, with what is free. `test_whole_run` has what is asked for by default."""
+    command = Command("train", run_file(), "--set", "cluster.engine_cpus=1000", cwd=tmp_path)
+    assert command.wait(timeout=60) == 1, command.output
+    free = max(2, os.cpu_count() or 1)
+    assert "no node has 1000 CPU free, which engines need on one node" in command.output
+    assert re.search(rf"Free are on [\d.]+ {free} CPU", command.output), command.output
     assert command.left_behind() == []
 
 

@@ -1,6 +1,7 @@
 """kill -9 at twenty random moments: whoever goes on trains each task once, and makes each version again bit for bit.
 
-Drivers of seconds over a scripted engine (`light_driver`). `tools/driver_kills.py` does the same with the whole stack.
+Case 68. Drivers of seconds over a scripted engine (`light_driver`). `tools/driver_kills.py` does the same with the
+whole stack.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -18,6 +19,16 @@ SMALL = [
     *("--set", "loop.steps=8", "--set", "loop.groups_per_step=2", "--set", "rollout.group_size=4"),
     *("--set", "evaluation.tasks=8", "--set", "checkpoint.every=3"),
 ]
+
+
+def first_sampled_under_the_version_it_goes_on_at(store: SqlStore, resume: dict[str, Any]) -> None:
+    """Case 71: the new engine boots with the first weights, gets that version next, and samples nothing before."""
+    swaps = store.swaps()
+    (boot,) = (at for at, swap in enumerate(swaps) if at and swap.mode == "boot")
+    assert swaps[boot + 1].version == resume["version"] > 0
+    calls = [call for trajectory in store.iterate() for call in trajectory.calls]
+    after = [call for call in calls if call.started_at >= swaps[boot].finished_at]
+    assert min(span.version for call in after for span in call.versions) == resume["version"]
 
 
 def test_a_run_survives_its_trainer_and_goes_on_after_its_driver(tmp_path: Path):
@@ -45,7 +56,10 @@ def test_a_run_survives_its_trainer_and_goes_on_after_its_driver(tmp_path: Path)
     assert [line["checkpoint"] for line in lines if line["kind"] == "resume"] == [3]
     summary = json.loads((run / "summary.json").read_text())
     assert (summary["ended"], summary["steps"], summary["resumes"]) == ("done", 8, 1)
+    gaps = [line["trainer"]["engine_gap_max"] for line in lines if line["kind"] == "step"]
+    assert max(gaps) < 1e-4, "where the trained weights sampled, engine and trainer agree"
     store = SqlStore.at(run / "trajectories.db", create=False)
+    first_sampled_under_the_version_it_goes_on_at(store, next(line for line in lines if line["kind"] == "resume"))
     groups = list(store.groups())
     assert [group.group_id for group in groups if group.outcome is None] == []
     assert [int(group.group_id.partition("-")[0]) for group in groups] == list(range(len(groups)))

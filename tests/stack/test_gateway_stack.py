@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import anthropic
@@ -43,6 +45,7 @@ SCHEMA: dict[str, Any] = {
 AS_SCHEMA: Any = {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA}}
 NOW: Any = {"type": "function", "function": {"name": "now"}}
 QUESTION: list[Any] = [{"role": "user", "content": "What is 12*34?"}]
+RIVERS: list[Any] = [{"role": "user", "content": "Tell me, one by one, the names of the rivers."}]
 GREEDY = {"temperature": 0.0}
 either = pytest.mark.parametrize("streaming", [False, True], ids=["whole", "streamed"])
 
@@ -86,8 +89,15 @@ class Agent:
 
 @pytest.fixture
 async def front(vllm_engine: VllmEngine) -> AsyncIterator[Front]:
+    async with before(vllm_engine) as front:
+        yield front
+
+
+@asynccontextmanager
+async def before(vllm_engine: VllmEngine, *, send_seed: bool = False) -> AsyncIterator[Front]:
     config = GatewayConfig(engine_urls=(vllm_engine.url,))
-    server = GatewayServer(config, renderer=Renderer.load(vllm_engine.model), engine_factory=HttpEngineClient)
+    engine_factory = partial(HttpEngineClient, send_seed=send_seed)
+    server = GatewayServer(config, renderer=Renderer.load(vllm_engine.model), engine_factory=engine_factory)
     await server.start()
     headers = {"Authorization": f"Bearer {server.admin_key}"}
     try:
@@ -176,6 +186,7 @@ async def test_alternatives_come_best_first_beside_the_logprob_that_is_recorded(
 
 @either
 async def test_a_stop_string_ends_text_and_ids_where_it_is_complete(front: Front, streaming: bool) -> None:
+    """Case 43 with an engine."""
     agent = await front.open(mode="eval", sampling=GREEDY)
     whole = (await agent.chat(False, tools=TOOLS, tool_choice="none", max_tokens=40)).choices[0].message.content
     stop = whole[5:9]
@@ -186,6 +197,24 @@ async def test_a_stop_string_ends_text_and_ids_where_it_is_complete(front: Front
     ended = len(second["token_ids"])
     assert second["token_ids"] == first["token_ids"][:ended]
     assert ended < len(first["token_ids"])
+    assert len(second["logprobs"]) == ended
+
+
+@pytest.mark.parametrize("send_seed", [False, True], ids=["as a run asks", "with the seed sent"])
+async def test_four_choices_of_one_seed_are_four_answers(vllm_engine: VllmEngine, send_seed: bool) -> None:
+    """Case 76: seed 7, n = 4, T = 1, 32 tokens, twice; the same four again where the engine is sent the seed.
+
+    Where it is not, two of four are alike once in a thousand times: the policy knows nothing of rivers.
+    """
+    async with before(vllm_engine, send_seed=send_seed) as front:
+        answers = []
+        for _ in range(2):
+            agent = await front.open(sampling={"temperature": 1.0})
+            await agent.chat(False, messages=RIVERS, n=4, seed=7, max_tokens=32)
+            calls = {call["call_id"]: tuple(call["token_ids"]) for call in (await agent.trajectory())["calls"]}
+            answers.append([calls[call_id] for call_id in sorted(calls)])
+    assert min(len(set(of_four)) for of_four in answers) >= (4 if send_seed else 2)
+    assert (answers[0] == answers[1]) is send_seed
 
 
 async def openai_episode(agent: Agent, streaming: bool) -> None:

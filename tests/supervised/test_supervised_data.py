@@ -123,6 +123,22 @@ def test_rows_that_are_too_long_are_left_out_cut_or_refused_and_counted() -> Non
         list(fit(items, 5, "refuse", Counter()))
 
 
+@pytest.mark.parametrize(("limit", "kept"), [(None, [7, 8, 9]), (8, [7, 8])])
+def test_a_row_as_long_as_the_limit_is_kept_and_without_one_every_row_is(limit: int | None, kept: list[int]) -> None:
+    """Case 47."""
+    items = [Item(str(length), "f:1", (row(length, range(1, length)),)) for length in (7, 8, 9)]
+    left_out = Counter[str]()
+    assert [len(item.rows[0].token_ids) for item in fit(items, limit, "drop", left_out)] == kept
+    assert left_out.total() == 3 - len(kept)
+
+
+@pytest.mark.parametrize("limit", [-1, 0])
+def test_a_limit_that_no_row_could_keep_is_refused(written: Any, limit: int) -> None:
+    """Case 47: it would leave out everything."""
+    with pytest.raises(ValueError, match=r"max_tokens\n.*greater than or equal to 2"):
+        TranscriptsConfig(train=written(conversation("a", "b")), max_tokens=limit)
+
+
 def test_the_models_own_context_is_the_limit_and_more_is_refused(written: Any) -> None:
     path = written(conversation("a", "b" * 5000), conversation("c", "d"))
     assert load_transcripts(TranscriptsConfig(train=path), MODEL, 0).left_out == {"too_long": 1}

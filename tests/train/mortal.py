@@ -143,6 +143,7 @@ class Mortals:
         self.directory = directory
         self.store = MemoryStore()
         self.served: list[tuple[int, str]] = []  # every version that engines took, with the weights it was
+        self.served_before: list[int] = []  # how many of them, by when each driver began
         self.trained: dict[int, str] = {}  # of the last life: version -> weights
         self.recorder = Recorder([])
         self.stopping = Stopping()  # of the present driver
@@ -156,6 +157,7 @@ class Mortals:
         """One driver, from its start to its end; whether it lived to the end of the run."""
         in_one_thread()
         self._lives += 1
+        self.served_before.append(len(self.served))
         self.stopping = Stopping()
         driver = asyncio.create_task(self._drive(fuse))
         fuse.kills(driver)

@@ -119,7 +119,10 @@ class Dies(MemoryStore):
 async def test_whichever_write_a_driver_dies_at_each_task_is_trained_once_and_in_order(
     writes: int, written: bool
 ) -> None:
-    """A run is 4 admissions, then 2 settlements and 2 admissions for each of 3 steps, 2 settlements, 2 closings."""
+    """Case 68: tasks 0 to 7 and two more, two a step, four ahead.
+
+    A run is 4 admissions, then 2 settlements and 2 admissions for each of 3 steps, 2 settlements, 2 closings.
+    """
     store = Dies(writes, written=written)
     first = Driver(store)
     with pytest.raises(StoreError, match="killed"):

@@ -139,7 +139,10 @@ def test_rows_that_are_not_what_the_calls_sampled_are_left_out_by_name_and_count
 def test_what_a_limit_ended_has_no_gradient_when_so_configured_and_still_counts_for_its_siblings(
     stop_reason: str, finish_reason: Any, outcome: str
 ) -> None:
-    """DAPO masks its loss alone: of rewards 1 and 0, b has -0.7071 whether a is trained or not."""
+    """DAPO masks its loss alone: of rewards 1 and 0, b has -0.7071 whether a is trained or not.
+
+    Case 45: the engine's finish reason decides, whatever the last token is.
+    """
     cut = chain([None, None], 1.0, session_id="a", stop_reason=stop_reason, finish_reason=finish_reason)
     scored = group("g", cut, chain([None], 0.0, session_id="b"))
     masked, kept = prepare(scored, overlong="mask"), prepare(scored)
@@ -166,7 +169,7 @@ def test_seven_episodes_of_thirteen_rows_count_seven_times_and_a_flat_group_take
 
 
 def test_a_short_group_is_trained_with_its_own_statistics_and_what_is_missing_is_counted() -> None:
-    """Case 64: of four attempts one sampled nothing and one has no reward; 1 and 0 are left, ±0.7071."""
+    """Cases 13 and 64: of four attempts one sampled nothing and one has no reward; 1 and 0 are left, ±0.7071."""
     empty = Trajectory(session_id="empty", reward=0.5)
     scored = group("g", chain([None], 1.0, session_id="a"), empty, chain([None], None, session_id="lost"),
                    chain([None], 0.5, session_id="b"), chain([None], 0.0, session_id="c"))  # fmt: skip

@@ -70,6 +70,32 @@ async def test_the_trainer_steps_on_during_an_evaluation_and_the_next_version_wa
     assert [(e.version, len(e.groups)) for e in world.traces.evaluations] == [(1, 3), (2, 3)]
 
 
+async def test_eight_held_out_tasks_are_played_to_their_end_under_one_version_and_none_is_trained(tmp_path: Path):
+    """Case 85: that of version 2 is slow, and version 3 falls due meanwhile. Of 2 groups of 2 a step is 4 rows."""
+    gate = asyncio.Event()
+
+    def on_step(batch: Batch) -> None:
+        if batch.version == 2:
+            asyncio.get_running_loop().call_soon(gate.set)
+
+    world = World(
+        tmp_path,
+        steps=4,
+        on_step=on_step,
+        hold=lambda task: gate if task.id == HELD_OUT else None,
+        evaluation=in_run(every=2, tasks=8),
+    )
+    await world.loop.run()
+    exams = [exam for exam in world.store.iterate(mode="eval") if exam.metadata["group_id"].startswith("eval-v2-")]
+    assert [exam.stop_reason for exam in exams] == ["done"] * 8
+    assert sampled_under(world) == {"eval-v2": {2}, "eval-v4": {4}}
+    trained = [[row.session_id for row in batch.rows] for batch in world.trainer.batches]
+    assert [len(of_step) for of_step in trained] == [4, 4, 4, 4]
+    evaluated = {exam.session_id for exam in world.store.iterate(mode="eval")}
+    assert not evaluated & {session_id for of_step in trained for session_id in of_step}
+    assert not evaluated & {settled.session_id for settled in world.store.settlements()}
+
+
 async def test_on_engines_of_their_own_evaluations_hold_up_nothing_and_catch_up(tmp_path: Path):
     """That of version 1 goes on until version 3 is made; version 2 is left out and counted."""
     gate, own = asyncio.Event(), OwnEngines()

@@ -92,7 +92,7 @@ class World:
             producer=self.producer,
             evaluations=Evaluations(
                 Evaluator(
-                    tasks=[task(1000 + number) for number in range(3)],
+                    tasks=[task(1000 + number) for number in range(evaluation.tasks)],
                     rollouts=self.rollouts,
                     scorer=TwinScorer(),
                     config=evaluation,

@@ -122,6 +122,7 @@ class World:
 
 
 async def test_synchronous_nothing_is_sampled_between_the_batch_and_the_committed_version(tmp_path: Path):
+    """Case 59 over a whole episode: what is trained was begun and ended under one version."""
     world = World(tmp_path, max_lag=0, steps=2)
     await world.loop.run()
     assert sorted(world.events[:4]) == ["done t0", "done t1", "play t0", "play t1"]

@@ -87,6 +87,20 @@ async def test_killed_anywhere_an_asynchronous_run_serves_each_version_with_the_
         metrics_are_whole(world)
 
 
+async def test_a_new_drivers_engines_have_the_version_it_goes_on_at_before_anything_is_sampled(tmp_path: Path):
+    """Case 71: they began with the first weights, and serve the trainer's when the first task is played."""
+    whole, moments = await undisturbed(tmp_path / "whole")
+    world, died = await run_of_two_lives(tmp_path / "killed", moments * 2 // 3, max_lag=0)
+    assert died
+    [resume] = world.recorder.resumes
+    assert resume.version == 2
+    [served_first, *_] = world.served[world.served_before[1] :]
+    assert served_first == (2, dict(whole.served)[2])
+    again = [trajectory for trajectory in world.store.iterate() if trajectory.session_id.endswith("~2")]
+    versions = [span.version for trajectory in again for span in trajectory.calls[0].versions]
+    assert min(versions) == 2
+
+
 async def test_a_driver_that_dies_again_while_it_takes_up_the_run_leaves_nothing_that_the_next_one_minds(
     tmp_path: Path,
 ):

@@ -22,6 +22,7 @@ def test_lag_is_the_trained_version_minus_the_sampling_version():
 
 
 def test_tokens_past_the_bound_are_masked_and_the_others_kept():
+    """Case 59: the part that older weights sampled."""
     assert fresh_mask(TWO_VERSIONS, 5, 1) == [0, 0, 0, 0, 0, 0, 1, 1]
     assert fresh_mask(TWO_VERSIONS, 5, 2) == [0, 0, 1, 1, 1, 0, 1, 1]
     assert TWO_VERSIONS.loss_mask == [0, 0, 1, 1, 1, 0, 1, 1], "the stored row is left as it is"

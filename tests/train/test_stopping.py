@@ -52,7 +52,7 @@ async def test_outside_of_the_steps_nobody_ends_by_himself():
 
 
 async def test_asked_during_a_step_the_run_ends_it_saves_it_and_goes_on_from_there_later(tmp_path: Path):
-    """Asked in the first of three steps, with a checkpoint due after the second."""
+    """Case 68. Asked in the first of three steps, with a checkpoint due after the second."""
     world = Mortals(tmp_path, steps=3)
 
     def ask(batch: Batch) -> None:

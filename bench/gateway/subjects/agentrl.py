@@ -1,7 +1,7 @@
 """agentrl's gateway as `agentrl serve` starts it, with its trajectories in SQLite on disk.
 
-Clients do what an SDK does that is given a session's `base_url`: their model calls go to the worker that it names. All
-else (opening, ending, reading) goes to the public port.
+Clients do what rollout workers do: the calls of a session, its end too, go to the worker that its `base_url` names;
+opening and reading go to the public port.
 """
 
 from __future__ import annotations
