@@ -1,15 +1,17 @@
 """Faults of every kind in one real run, and what becomes of it: `python -m bench.chaos [--faults 50] [--seed 0]`.
 
 Two vLLM engines, two rollout workers, the gateway, a trainer rank, a reward service and the driver itself are killed,
-stopped and delayed at random moments that the seed fixes, and the run directory's disk is filled. At the end every
-admitted group must have one outcome, the audit must be clean, no token may have been trained past the staleness bound,
-and no process may be left.
+stopped and delayed at random moments that the seed fixes, and the run directory's disk is filled. With `--nodes` the
+run is on three Ray nodes, made on this machine, each with its own network and processes; those with the engines lose
+their power, too. At the end every admitted group must have one outcome, the audit must be clean, no token may have been
+trained past the staleness bound, and no process may be left.
 """
 
 from __future__ import annotations
 
 import contextlib
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -19,8 +21,10 @@ from rich.console import Console
 from bench.chaos import report
 from bench.chaos.campaign import Campaign
 from bench.chaos.injury import Injuries
-from bench.chaos.plan import KINDS, plan
+from bench.chaos.place import ENGINE_NODES, OnNodes, ThisMachine
+from bench.chaos.plan import KINDS, ON_NODES, plan
 from bench.chaos.quota import small_disk
+from bench.chaos.ray_nodes import ray_nodes
 from bench.chaos.verdict import judge
 
 ROOT = Path(__file__).parents[2]
@@ -35,27 +39,32 @@ def main(
     swap_mode: Annotated[str, typer.Option(help="keep, recompute or drain.")] = "recompute",
     kinds: Annotated[str, typer.Option(help="Names of kinds, by commas; all of them when empty.")] = "",
     set_: Annotated[list[str] | None, typer.Option("--set", help="More keys of the run.")] = None,
+    nodes: Annotated[bool, typer.Option("--nodes", help="Three Ray nodes, which may be killed. Takes root.")] = False,
     disk_mib: Annotated[int, typer.Option(help="Size of the run directory's file system.")] = 512,
     runs_dir: Annotated[Path, typer.Option(help="Where the run is kept.")] = ROOT / "runs/chaos",
     out: Annotated[Path, typer.Option(help="Where the results go.")] = ROOT / "bench/results/chaos.json",
 ) -> None:
     """Shoot at one run until it is done, then judge it. Exit status 1 when a promise was broken."""
     console = Console(width=120)
-    chosen = [kind for kind in KINDS if not kinds or kind.name in kinds.split(",")]
+    known = ON_NODES if nodes else KINDS
+    chosen = [kind for kind in known if not kinds or kind.name in kinds.split(",")]
     if not chosen:
-        raise typer.BadParameter(f"no kind is called {kinds!r}; known: {', '.join(kind.name for kind in KINDS)}")
+        raise typer.BadParameter(f"no kind is called {kinds!r}; known: {', '.join(kind.name for kind in known)}")
     with contextlib.suppress(FileNotFoundError):
         shutil.rmtree(runs_dir)
-    with small_disk(runs_dir / "disk", disk_mib) as disk:
+    with contextlib.ExitStack() as stack:
+        disk = stack.enter_context(small_disk(runs_dir / "disk", disk_mib))
+        place = stack.enter_context(_nodes(runs_dir)) if nodes else ThisMachine()
         folder = runs_dir / "disk"
         if disk is None:
             console.print("this machine lets us mount no small file system: the disk is left alone")
         sizes = (f"loop.steps={steps}", f"staleness.max_lag={max_lag}", f'engine.swap_mode="{swap_mode}"')
-        injuries = Injuries(disk, seed)
+        injuries = Injuries(place, disk, seed)
         campaign = Campaign(
             RUN_FILE,
             folder / "chaos",
             (*sizes, f'runs_dir="{folder}"', *(set_ or ())),
+            place,
             injuries,
             say=lambda line: console.print(line, markup=False, highlight=False),
             log_path=runs_dir / "output.log",
@@ -72,6 +81,13 @@ def main(
     report.show(console, found)
     if verdict.broken:
         raise typer.Exit(1)
+
+
+@contextlib.contextmanager
+def _nodes(runs_dir: Path) -> Iterator[OnNodes]:
+    cpus = (2, *[1] * ENGINE_NODES)
+    with ray_nodes(runs_dir, *cpus, resources=OnNodes.resources) as made:
+        yield OnNodes(made, ROOT)
 
 
 if __name__ == "__main__":

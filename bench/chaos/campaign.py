@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -14,9 +15,9 @@ from pathlib import Path
 from typing import IO
 
 from bench.chaos.injury import Injuries
+from bench.chaos.place import MARK, Place
 from bench.chaos.plan import Fault
 
-MARK = "AGENTRL_CHAOS"
 LOOK_EVERY_S = 0.05
 
 
@@ -38,6 +39,7 @@ class Campaign:
     run_file: Path
     directory: Path  # of the run
     settings: Sequence[str]
+    place: Place
     injuries: Injuries
     say: Callable[[str], None]
     log_path: Path  # of what the drivers print
@@ -80,7 +82,7 @@ class Campaign:
                 step, moved = now_at, time.monotonic()
                 self._recovered()
             if time.monotonic() - moved > self.quiet_s:
-                driver.kill()
+                os.kill(self.place.driver(driver.pid), signal.SIGKILL)
                 raise RuntimeError(f"no step within {self.quiet_s:g} s after step {step}; see {self.directory}/logs")
             if not pending or step < pending[0].after_step:
                 continue
@@ -91,7 +93,7 @@ class Campaign:
         self.injuries.heal()
 
     def _strike(self, fault: Fault, driver: subprocess.Popen[bytes], step: int) -> None:
-        what = self.injuries.inflict(fault, driver.pid)
+        what = self.injuries.inflict(fault, self.place.driver(driver.pid))
         if what is None:
             self.without_target.append(fault)
             return
@@ -108,11 +110,11 @@ class Campaign:
         if (self.directory / "config.json").exists():
             arguments = ["train", "--resume", str(self.directory)]
         else:
-            chosen = [part for setting in self.settings for part in ("--set", setting)]
+            chosen = [part for setting in (*self.place.settings, *self.settings) for part in ("--set", setting)]
             arguments = ["train", str(self.run_file), *chosen]
         return subprocess.Popen(
-            [sys.executable, "-m", "agentrl.cli.main", *arguments],
-            env={**os.environ, MARK: self.mark, "COLUMNS": "200"},
+            self.place.command([sys.executable, "-m", "agentrl.cli.main", *arguments]),
+            env={**os.environ, **self.place.environment, MARK: self.mark, "COLUMNS": "200"},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,

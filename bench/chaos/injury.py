@@ -11,17 +11,21 @@ from pathlib import Path
 
 import psutil
 
+from bench.chaos.place import OnNodes, Place
 from bench.chaos.plan import Fault
 from bench.chaos.targets import any_of, tree
 
 BALLAST = "ballast"
 BLOCK = b"\0" * (1 << 20)
+OFF_S = 5.0
+"""Of a node beside a fault's own time: Ray has noticed by then, and takes it for a new one."""
 
 
 class Injuries:
     """Of one campaign. `disk`: a directory on the file system that the run writes to, and that may be filled."""
 
-    def __init__(self, disk: Path | None, seed: int) -> None:
+    def __init__(self, place: Place, disk: Path | None, seed: int) -> None:
+        self._place = place
         self._disk = disk
         self._chance = random.Random(seed)
         self._stopped: list[psutil.Process] = []
@@ -32,10 +36,12 @@ class Injuries:
         action, part = fault.kind.action, fault.kind.part
         if part == "disk":
             return self._fill(fault.lasts_s)
+        if part == "node":
+            return self._switch_off(fault.lasts_s + OFF_S)
         if part == "driver":
             os.kill(driver, signal.SIGKILL if action == "kill" else signal.SIGTERM)
             return f"process {driver}"
-        target = any_of(driver, part, self._chance)
+        target = any_of(self._place.processes(driver), part, self._chance)
         if target is None:
             return None
         if action == "kill":
@@ -50,7 +56,10 @@ class Injuries:
         return f"process {target.pid}, for {fault.lasts_s:.1f} s"
 
     def heal(self) -> None:
-        """Nothing of it goes on: what still is stopped is continued, the disk has room. May be repeated."""
+        """Nothing of it goes on: what still is stopped is continued, the disk has room, nodes are on.
+
+        May be repeated. Raises NodeFailed.
+        """
         for timer in self._later:
             timer.cancel()
             timer.function()
@@ -67,6 +76,14 @@ class Injuries:
                 written += file.write(BLOCK)
         self._after(lasts_s, lambda: ballast.unlink(missing_ok=True))
         return f"{written >> 20} MiB, for {lasts_s:.1f} s"
+
+    def _switch_off(self, lasts_s: float) -> str | None:
+        place = self._place
+        if not isinstance(place, OnNodes) or (node := place.any_node(self._chance)) is None:
+            return None
+        place.switch_off(node)
+        self._after(lasts_s, lambda: place.switch_on(node))
+        return f"{node.name}, for {lasts_s:.1f} s"
 
     def _after(self, seconds: float, action: object) -> None:
         timer = threading.Timer(seconds, action)  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 Part = Literal[
-    "engine", "engine actor", "gateway", "rollout worker", "trainer rank", "reward service", "driver", "disk"
+    "engine", "engine actor", "gateway", "rollout worker", "trainer rank", "reward service", "driver", "disk", "node"
 ]
 Action = Literal["kill", "stop", "delay", "interrupt", "fill"]
 
@@ -47,6 +47,9 @@ KINDS = (
 )
 """kill: SIGKILL. stop: SIGSTOP for as long as it lives. delay: SIGSTOP, and SIGCONT some seconds later. interrupt:
 SIGTERM, the polite end of a run. fill: no byte is left in the run directory's file system for some seconds."""
+
+ON_NODES = (*KINDS, Kind("kill", "node", 2))
+"""Of a run on several nodes: one loses its power, and is back some seconds later."""
 
 
 class Fault(NamedTuple):

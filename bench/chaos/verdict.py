@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from agentrl.store.base import TRAINED, TrajectoryStore
 from agentrl.store.sql import SqlStore
-from bench.chaos.campaign import MARK, Campaign
-from bench.chaos.targets import tagged
+from bench.chaos.campaign import Campaign
+from bench.chaos.place import Place
 
 GONE_S = 30.0
 
@@ -31,7 +31,7 @@ def judge(campaign: Campaign, *, steps: int, max_lag: int) -> Verdict:
     broken = []
     if (found := campaign.steps()) != list(range(1, steps + 1)):
         broken.append(f"steps written down: {found}")
-    if left := _left_behind(campaign.mark):
+    if left := _left_behind(campaign.place, campaign.mark):
         broken.append(f"processes left: {', '.join(left)}")
     store = SqlStore(f"sqlite:///{(campaign.directory / 'trajectories.db').resolve()}", create=False)
     try:
@@ -71,10 +71,10 @@ def oldest_trained(store: TrajectoryStore) -> int:
     return oldest
 
 
-def _left_behind(mark: str) -> list[str]:
+def _left_behind(place: Place, mark: str) -> list[str]:
     """Names of what still lives when what is ending has had its time."""
     deadline = time.monotonic() + GONE_S
-    while (left := tagged(MARK, mark)) and time.monotonic() < deadline:
+    while (left := place.left(mark)) and time.monotonic() < deadline:
         time.sleep(0.1)
     return [f"{process.pid}" for process in left]
 

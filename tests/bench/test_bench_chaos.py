@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from agentrl.store.base import TRAINED, Settlement
 from agentrl.store.memory import MemoryStore
 from agentrl.types import Row, Task, Trajectory, VersionSpan
-from bench.chaos.plan import KINDS, plan
+from bench.chaos.plan import KINDS, ON_NODES, Kind, plan
 from bench.chaos.verdict import oldest_trained
 
 
@@ -25,10 +25,11 @@ def test_a_plan_is_its_seeds_and_keeps_to_the_run(seed: int, count: int, steps: 
     assert all(2 <= step <= steps - 3 for step in after)
 
 
+@pytest.mark.parametrize("kinds", [KINDS, ON_NODES])
 @pytest.mark.parametrize("seed", range(5))
-def test_every_kind_comes(seed: int):
-    seen = Counter(fault.kind for fault in plan(seed, 50, steps=60))
-    assert set(seen) == set(KINDS)
+def test_every_kind_comes(seed: int, kinds: tuple[Kind, ...]):
+    seen = Counter(fault.kind for fault in plan(seed, 50, steps=60, kinds=kinds))
+    assert set(seen) == set(kinds)
 
 
 def test_plans_of_other_seeds_are_others():

@@ -10,13 +10,12 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
-import pytest
-from living import eventually
 
 START_S = 60.0
 OWN_WORLD = ["unshare", "--pid", "--fork", "--kill-child", "--mount", "--mount-proc", "--uts"]
@@ -28,6 +27,10 @@ FAST_DEATH = {
     "RAY_health_check_failure_threshold": "3",
 }
 """A node that is gone is noticed after 3 s instead of 30."""
+
+
+class NodeFailed(Exception):
+    """A node that cannot be had."""
 
 
 @dataclass
@@ -83,6 +86,12 @@ class RayNodes:
         _ip("link", "set", _link(self._tag, self.nodes.index(node)), "down")
         node.init.send_signal(signal.SIGKILL)
         node.init.wait(START_S)
+        node.init = None
+
+    def revive(self, node: RayNode) -> None:
+        """The power is on again, and the node joins as a new one."""
+        _ip("link", "set", _link(self._tag, self.nodes.index(node)), "up")
+        self._wait_until_up(node, self._start(node))
 
     def _start(self, node: RayNode) -> subprocess.Popen[bytes]:
         is_head = node is self.nodes[0]
@@ -108,15 +117,16 @@ class RayNodes:
     def _wait_until_up(self, node: RayNode, outer: subprocess.Popen[bytes]) -> None:
         log = self._log(node)
 
-        def is_up() -> bool:
+        deadline = time.monotonic() + START_S
+        while time.monotonic() < deadline:
             if outer.poll() is not None:
-                pytest.fail(f"{node.name} did not start: {log.read_text()}")
+                raise NodeFailed(f"{node.name} did not start: {log.read_text()}")
             children = psutil.Process(outer.pid).children()
             node.init = children[0] if children else None
-            return "Ray runtime started" in log.read_text()
-
-        if not eventually(is_up, START_S):
-            pytest.fail(f"{node.name} did not start in {START_S:g} s: {log.read_text()}")
+            if "Ray runtime started" in log.read_text():
+                return
+            time.sleep(0.1)
+        raise NodeFailed(f"{node.name} did not start in {START_S:g} s: {log.read_text()}")
 
     def _log(self, node: RayNode) -> Path:
         return self._folder / f"{node.name}.log"
@@ -124,9 +134,9 @@ class RayNodes:
 
 @contextlib.contextmanager
 def ray_nodes(folder: Path, *cpus: int, resources: Sequence[Mapping[str, float]] = ()) -> Iterator[RayNodes]:
-    """One node for each number of `cpus`. Skips the test with the reason where this machine cannot have them."""
+    """One node for each number of `cpus`. Raises NodeFailed with the reason where this machine cannot have them."""
     if why := missing():
-        pytest.skip(f"several Ray nodes need network namespaces: {why}")
+        raise NodeFailed(f"several Ray nodes need network namespaces: {why}")
     tag = secrets.token_hex(2)
     net = f"10.{100 + int(tag[:2], 16) // 2}.{int(tag[2:], 16)}"
     wanted = list(resources) or [{}] * len(cpus)
