@@ -90,6 +90,7 @@ async def asked(http: httpx.AsyncClient, session: dict[str, Any]) -> int:
 
 
 async def test_an_evaluation_stays_with_its_engine_and_version_while_training_takes_the_next(tmp_path: Path) -> None:
+    """Case 85, on engines of its own."""
     async with (
         ScriptedEngine(answer) as training,
         ScriptedEngine(answer) as evaluating,

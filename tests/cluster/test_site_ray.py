@@ -87,6 +87,7 @@ def test_colocated_ranks_use_the_gpus_of_their_engines(on_ray: Callable[..., Any
 
 
 def test_what_does_not_fit_is_named_at_once_with_what_is_free(on_ray: Callable[..., Any]):
+    """Case 80."""
     said = on_ray(ClusterConfig(engines="strict_pack"), engines=3, gpus_each=4, ranks=1)
     assert "no node has 12 GPU free, which engines need on one node (strict_pack)" in said
     assert "8 CPU, 8 GPU" in said

@@ -114,6 +114,7 @@ def test_a_run_outlives_a_node_of_its_cluster(cluster: RayNodes, tmp_path: Path)
 
 
 def test_what_a_cluster_lacks_ends_the_command_with_what_is_free(cluster: RayNodes, tmp_path: Path):
+    """Case 80."""
     example = str(ROOT / "examples/01_calculator/run.toml")
     asked = ["--set=cluster.ray_address=auto", "--set=cluster.engine_resources={engine = 2}"]
     command = agentrl(cluster, tmp_path, "train", example, *asked)

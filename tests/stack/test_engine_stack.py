@@ -239,6 +239,7 @@ async def test_recompute_gives_requests_in_flight_the_new_weights_whole(
 async def test_drain_lets_requests_in_flight_finish_under_their_weights(
     vllm_engine: VllmEngine, in_flight: Callable[[int, int], InFlight], restored: None
 ) -> None:
+    """Case 59, without partial rollouts."""
     old, first = vllm_engine.initial(), vllm_engine.version
     flight = in_flight(4, 400)
     await flight.further()
