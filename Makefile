@@ -18,6 +18,7 @@ setup: $(READY)
 # find that wheel, add PyTorch's CPU wheel index with PIP_EXTRA_INDEX_URL (see docs/install.md).
 $(READY): requirements/cpu.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if v == (3, 11) else "agentrl: the CPU lock is for Python 3.11, found %d.%d; run make PYTHON=/path/to/python3.11" % v)'
+	@echo "agentrl: installing $$(grep -c == requirements/cpu.lock) packages into $(VENV) (3 GB); pip is quiet for some minutes"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check pip==26.3
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements/cpu.lock || \

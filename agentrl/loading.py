@@ -8,6 +8,7 @@ import importlib
 import importlib.util
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -94,5 +95,12 @@ def _file(path: Path, what: str) -> Any:
             spec.loader.exec_module(module)
         except (Exception, SystemExit) as error:
             del sys.modules[name]
-            raise ConfigError(f"{what}: running {path} raised {type(error).__name__}: {error}") from error
+            line = _line_in(path, error)
+            raise ConfigError(f"{what}: running {path} raised {type(error).__name__}: {error}{line}") from error
     return module
+
+
+def _line_in(path: Path, error: BaseException) -> str:
+    """The line of the file that it was raised in. A SyntaxError says its own."""
+    lines = [at for frame, at in traceback.walk_tb(error.__traceback__) if frame.f_code.co_filename == str(path)]
+    return f" (line {lines[-1]})" if lines else ""

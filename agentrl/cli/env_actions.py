@@ -62,13 +62,13 @@ def _arguments(given: str, parameters: Mapping[str, Any]) -> str:
         try:
             json.loads(given or "{}")
         except ValueError as error:
-            raise ValueError(f"those arguments are not JSON ({error}); type {CALL}") from None
+            raise ValueError(f"the arguments {given!r} are not JSON ({error}); type {CALL}") from None
         return given or "{}"
     found: dict[str, Any] = {}
     try:
         words = shlex.split(given)
     except ValueError as error:
-        raise ValueError(f"those arguments cannot be read ({error}); type {CALL}") from None
+        raise ValueError(f"the arguments {given!r} cannot be read ({error}); type {CALL}") from None
     for word in words:
         key, equals, value = word.partition("=")
         if not equals:

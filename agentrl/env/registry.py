@@ -181,6 +181,8 @@ def known() -> list[str]:
 
 def _spec(env_id: str) -> Any:
     _load_plugins()
+    if env_id.endswith(".py"):
+        raise ConfigError(f"environment {env_id!r} names a file only; name the class in it as well: '{env_id}:Class'")
     try:
         return gymnasium.spec(env_id)
     except (gymnasium.error.Error, ModuleNotFoundError) as error:

@@ -56,8 +56,15 @@ class EvaluationRunConfig(Section):
 
     @model_validator(mode="after")
     def _one_policy(self) -> EvaluationRunConfig:
-        if (self.checkpoint is None) == (self.endpoint is None):
-            raise ValueError("one policy is evaluated: give a checkpoint, or the URL of an endpoint, not both")
+        if self.checkpoint is None and self.endpoint is None:
+            raise ValueError(
+                "no policy is named; give a checkpoint (a model's directory, or 'agentrl:tiny'), or an endpoint's URL"
+            )
+        if self.checkpoint is not None and self.endpoint is not None:
+            raise ValueError(
+                f"one policy is evaluated; leave out the checkpoint {self.checkpoint!r}, "
+                f"or the URL {self.endpoint.url!r}"
+            )
         if self.endpoint is not None and self.reward.shapes_length:
             raise ValueError(
                 "reward.token_cost and reward.overlong count sampled tokens, which an endpoint does not tell; leave "

@@ -64,6 +64,14 @@ def test_an_id_that_names_nothing_is_a_config_error() -> None:
         check("no_such_file.py:Mine", status=2)
 
 
+def test_a_file_that_imports_what_is_not_there_is_a_finding_at_its_line(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("import agentrl\nimport not_installed_anywhere\n")
+    said = check(f"{tmp_path}/mine.py:Mine", status=1).stdout
+    assert "error cannot-be-made" in said
+    assert "mine.py:2" in said
+    assert "No module named 'not_installed_anywhere'" in said
+
+
 OPTIONS = """
 import agentrl
 

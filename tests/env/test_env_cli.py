@@ -183,7 +183,11 @@ def test_a_file_of_actions_that_ends_first_is_told_by_status_3(tmp_path: Path) -
 
 @pytest.mark.parametrize(
     ("lines", "said"),
-    [(["/calculate {1"], "not JSON"), (["/calculate 'open"], "cannot be read"), (None, "cannot be read")],
+    [
+        (["/calculate {1"], "{1' are not JSON"),
+        (["/calculate 'open"], "'open\" cannot be read"),
+        (None, "cannot be read"),
+    ],
 )
 def test_a_file_of_actions_that_cannot_be_read_is_a_config_error(
     lines: list[str] | None, said: str, tmp_path: Path

@@ -171,9 +171,15 @@ def test_a_training_run_or_a_checkpoint_is_never_overwritten(tmp_path: Path, nam
     assert (tmp_path / name).read_text() == "weeks of work"
 
 
-@pytest.mark.parametrize("policy", [{"checkpoint": None}, {"endpoint": {"url": "http://h/v1", "model": "m"}}])
-def test_exactly_one_policy_is_evaluated(policy: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match="one policy is evaluated"):
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [
+        ({"checkpoint": None}, "no policy is named; give a checkpoint"),
+        ({"endpoint": {"url": "http://h/v1", "model": "m"}}, "leave out the checkpoint .*, or the URL 'http://h/v1'"),
+    ],
+)
+def test_exactly_one_policy_is_evaluated(policy: dict[str, object], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
         config(**policy)
 
 
@@ -355,7 +361,7 @@ def test_missing_episodes_are_told_and_the_exit_status_is_1(endpoint: OpenAIEndp
         (["--checkpoint", "agentrl:tiny", "--pass-at", "x"], "give whole numbers"),
         (["--checkpoint", "agentrl:tiny", "--set", "loop.steps=1"], "only keys of rollout and engine"),
         (["--checkpoint", "agentrl:tiny", "--set", "rollout.nonsense=1"], "rollout.nonsense"),
-        ([], "one policy is evaluated"),
+        ([], "no policy is named; give a checkpoint"),
     ],
 )
 def test_a_wrong_command_line_is_refused_before_anything_starts(

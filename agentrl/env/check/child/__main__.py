@@ -54,8 +54,8 @@ class _Child:
             program = registry.program(self._plan.env_id)
         except ConfigError as error:
             cause = error.__cause__
-            ours = cause is None or isinstance(cause, ImportError)
             place = None if cause is None else _raised_in(cause)
+            ours = cause is None or (isinstance(cause, ImportError) and place is None)  # no line of the author's ran
             self._emit(Refused(str(error), place, config=ours))
             return
         finally:
