@@ -47,7 +47,7 @@ def trace(
 
 
 def _episodes(report: TraceReport) -> Table:
-    table = Table(title="where episodes spent their time", title_justify="left", box=None, padding=(0, 2, 0, 0))
+    table = Table(title="where episodes spent their time", title_justify="left", box=None, padding=(0, 1, 0, 0))
     for name in ("", "episodes", "median s", *PARTS):
         table.add_column(name, justify="left" if not name else "right", no_wrap=True)
     for split in report.splits():

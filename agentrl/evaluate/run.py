@@ -14,6 +14,7 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from agentrl.assets import resolve_model
 from agentrl.cluster.logs import log_to
 from agentrl.env import registry
 from agentrl.errors import ConfigError
@@ -44,6 +45,8 @@ def run_evaluation(
     Raises ConfigError before anything was started, another AgentRLError when the evaluation could not go on, and
     KeyboardInterrupt; what was played until then is kept, and the next call goes on from there.
     """
+    if config.checkpoint is not None and not root.exists():
+        resolve_model(config.checkpoint)  # what is misspelt leaves no directory
     tasks = _tasks(config)
     sources = {source.name: source for source in config.environment.sources}
     asyncio.run(probe(tasks[0], sources[tasks[0].source].options, config.rollout))

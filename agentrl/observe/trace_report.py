@@ -10,7 +10,7 @@ from agentrl.observe.episode_time import PARTS, Part
 from agentrl.observe.spans import ReadSpan, read_line
 from agentrl.observe.traces import SPANS
 
-SLICES = (("fastest half", 0.0, 0.5), ("up to the 90th percentile", 0.5, 0.9), ("slowest tenth", 0.9, 1.0))
+SLICES = (("fastest half", 0.0, 0.5), ("next four tenths", 0.5, 0.9), ("slowest tenth", 0.9, 1.0))
 """Of the episodes by how long they took."""
 
 

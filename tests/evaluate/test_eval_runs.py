@@ -359,6 +359,7 @@ def test_missing_episodes_are_told_and_the_exit_status_is_1(endpoint: OpenAIEndp
         (["--url", "http://h/v1"], "--url needs --model"),
         (["--checkpoint", "agentrl:tiny", "--pass-at", "2"], "at most --samples, which is 1"),
         (["--checkpoint", "agentrl:tiny", "--pass-at", "x"], "give whole numbers"),
+        (["--checkpoint", "agentrl:tinny"], "model 'agentrl:tinny' is not a directory"),
         (["--checkpoint", "agentrl:tiny", "--set", "loop.steps=1"], "only keys of rollout and engine"),
         (["--checkpoint", "agentrl:tiny", "--set", "rollout.nonsense=1"], "rollout.nonsense"),
         ([], "no policy is named; give a checkpoint"),

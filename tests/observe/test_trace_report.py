@@ -52,7 +52,7 @@ def test_episodes_are_split_by_how_long_they_took_and_steps_by_their_phases(tmp_
 
 def test_the_command_prints_it(tmp_path: Path):
     run = a_traced_run(tmp_path / "run", *two_steps())
-    result = CliRunner(env={"COLUMNS": "140"}).invoke(app, ["trace", str(run)])
+    result = CliRunner(env={"COLUMNS": "80"}).invoke(app, ["trace", str(run)])
     assert result.exit_code == 0, result.output
     lines = [line.split() for line in result.output.splitlines()]
     assert ["slowest", "tenth", "1", "40.00", "0.0%", "0.0%", "0.0%", "100.0%", "0.0%", "0.0%"] in lines

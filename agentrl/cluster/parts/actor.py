@@ -14,6 +14,8 @@ from agentrl.cluster.handles import cause, remote
 from agentrl.cluster.parts.setting import ACTOR_START_S, start_limit
 from agentrl.errors import AgentRLError, RunError
 
+RAY_ENDS_IT_S = 1.0  # longer where it is stopped or the machine is busy, and then it is killed
+
 logger = logging.getLogger(__name__)
 
 
@@ -73,6 +75,9 @@ class Actor:
         if self.handle is not None:
             ray.kill(self.handle)
         if self._process is not None:
+            # Ray prints an alarm of its own for a process that is gone before Ray has ended it.
+            with contextlib.suppress(psutil.NoSuchProcess, psutil.TimeoutExpired):
+                self._process.wait(RAY_ENDS_IT_S)
             with contextlib.suppress(psutil.NoSuchProcess):
                 self._process.kill()
             self._process = None
