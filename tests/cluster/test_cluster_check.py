@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -67,3 +68,14 @@ def test_groups_that_nobody_judges_cannot_be_left_out_for_want_of_signal(tmp_pat
     algorithm = {"advantage": "reinforce_plus_plus", "zero_variance": zero_variance}
     with pytest.raises(ConfigError, match=f"zero_variance = '{zero_variance}' would leave out nothing"):
         check(RunConfig.model_validate(config | {"algorithm": algorithm}), services=False)
+
+
+@pytest.mark.parametrize("section", ["engine", "gateway"])
+def test_a_port_in_use_is_told_before_anything_starts(tmp_path: Path, section: str) -> None:
+    run = run_of(tmp_path, "Stepping")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        part = {"ports": [port]} if section == "engine" else {"port": port}
+        with pytest.raises(ConfigError, match=f"port {port} .*in use"):
+            check(RunConfig.model_validate(run.model_dump() | {section: part}))
+    check(RunConfig.model_validate(run.model_dump() | {section: part}))

@@ -162,6 +162,7 @@ def test_a_port_in_use(tmp_path: Path, run_file, section: str):
     assert status == 2
     assert f"port {port}" in command.output
     assert "in use" in command.output
+    assert not (tmp_path / "runs").exists(), "nothing was started, so nothing is left"
     assert command.left_behind() == []
 
 
