@@ -1,6 +1,6 @@
 """How every preset learns the calculator, and what corrections do for episodes that are several versions old.
 
-python -m bench.curves [--presets dapo,ppo] [--seeds 0,1,2] [--steps 40]
+python -m bench.curves [--presets dapo,ppo] [--seeds 0,1,2] [--steps 20]
 
 Every run is a real one (`agentrl train`, then `agentrl audit`); those that are there already are taken as they are, so
 that an interrupted benchmark goes on.
@@ -57,7 +57,7 @@ def main(
     presets: Annotated[str, typer.Option(help="Presets of docs/algorithms.md, or nothing.")] = PRESETS,
     corrections: Annotated[str, typer.Option(help="Of runs that train up to 4 versions back.")] = ",".join(CORRECTIONS),
     seeds: Annotated[str, typer.Option()] = "0,1,2",
-    steps: Annotated[int, typer.Option(min=1)] = 40,
+    steps: Annotated[int, typer.Option(min=1)] = 20,
     tasks: Annotated[int, typer.Option(help="Held-out tasks of each evaluation.")] = 128,
     runs_dir: Annotated[Path, typer.Option(help="Where the runs are kept.")] = ROOT / "runs/curves",
     out: Annotated[Path, typer.Option(help="Where the results go.")] = ROOT / "bench/results/curves.json",
