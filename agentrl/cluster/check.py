@@ -11,7 +11,6 @@ from agentrl.cluster.joined import check_cluster
 from agentrl.cluster.model_paths import for_ranks
 from agentrl.cluster.transfer import check_transfer
 from agentrl.config import RunConfig
-from agentrl.engine.launch import listening_socket
 from agentrl.env import registry
 from agentrl.env.command import Command
 from agentrl.env.tool_env import ToolEnv
@@ -33,7 +32,6 @@ def check(config: RunConfig, *, services: bool = True) -> tuple[Path, list[Task]
     _no_foreign_engines(config)
     check_transfer(config)
     check_cluster(config)
-    _ports_are_free(config)
     model = resolve_model(config.model)
     for_ranks(config.trainer)
     _advantages_have_something_to_go_by(config)
@@ -57,18 +55,6 @@ def _no_foreign_engines(config: RunConfig) -> None:
                 f"{key} = {list(urls)} is for `agentrl serve`; `agentrl train` starts its engines itself, for they "
                 "read their weights from this machine's memory. Leave it out and set engine.replicas"
             )
-
-
-def _ports_are_free(config: RunConfig) -> None:
-    """Of this machine; what others have in use is told when a part starts there."""
-    if config.cluster.ray_address is not None:
-        return
-    if config.gateway.port:
-        from agentrl.gateway.server import listen  # the driver needs nothing else of the server
-
-        listen(config.gateway.host, config.gateway.port).close()
-    for port in config.engine.ports:
-        listening_socket(port).close()
 
 
 def _advantages_have_something_to_go_by(config: RunConfig) -> None:

@@ -26,8 +26,7 @@ def check_cluster(config: RunConfig) -> None:
             'there; set mode = "colocated"'
         )
     if config.cluster.ray_address is None:
-        for port in config.engine.ports:
-            listening_socket(port).close()
+        _ports_are_free(config)
         return
     transfer = config.engine.weight_transfer
     if transfer in ("shared_memory", "ipc"):
@@ -37,6 +36,16 @@ def check_cluster(config: RunConfig) -> None:
         )
     if config.store_url is None or config.store_url.startswith("sqlite"):
         _sqlite_has_a_disk(config)
+
+
+def _ports_are_free(config: RunConfig) -> None:
+    """Of this machine; what others have in use is told when a part starts there."""
+    if config.gateway.port:
+        from agentrl.gateway.server import listen  # the driver needs nothing else of the server
+
+        listen(config.gateway.host, config.gateway.port).close()
+    for port in config.engine.ports:
+        listening_socket(port).close()
 
 
 def _sqlite_has_a_disk(config: RunConfig) -> None:
