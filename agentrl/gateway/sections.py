@@ -25,13 +25,13 @@ class SectionEncoder:
 
     def __init__(self, backend: Tokenizer) -> None:
         self._backend = backend
-        self._words = WordEncoder(backend)
         self._ids_of_section = lru_cache(KEPT_SECTIONS)(self._encode)
         added = backend.get_added_tokens_decoder()
         self._added = {token.content: number for number, token in added.items()}
         longest_first = sorted(self._added, key=len, reverse=True)
         self._border = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
         data = json.loads(backend.to_str())
+        self._words = WordEncoder(backend, data)
         looks_beyond = any(
             token.lstrip or token.rstrip or token.single_word or (token.normalized and data["normalizer"] is not None)
             for token in added.values()

@@ -34,14 +34,15 @@ Split = Callable[[str], list[str]]
 
 
 class WordEncoder:
-    """The ids that a tokenizer gives for a text in which none of its added tokens is spelled. Not thread-safe."""
+    """The ids that a tokenizer gives for a text in which none of its added tokens is spelled."""
 
-    def __init__(self, backend: Tokenizer) -> None:
+    def __init__(self, backend: Tokenizer, data: Mapping[str, Any] | None = None) -> None:
+        """data: the tokenizer's JSON, where the caller has read it; with a large vocabulary that is megabytes."""
         self._backend = backend
         # One object for each id: what is remembered is copied and compared as pointers, not number by number.
         self._numbers: dict[int, int] = {}
         self._ids_of: dict[str, tuple[int, ...]] = _Words(backend, self._numbers)
-        self._splits = _splits(json.loads(backend.to_str()))
+        self._splits = _splits(json.loads(backend.to_str()) if data is None else data)
         if self._splits is not None and not self._agrees():
             self._splits = None
 

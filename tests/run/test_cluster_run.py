@@ -10,19 +10,18 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 from command import ROOT, Command
 from living import eventually
 from postgres_server import running
 
 from agentrl.store.sql import SqlStore
+from bench.chaos.place import OnNodes, title
 from bench.chaos.ray_nodes import RayNodes, missing, ray_nodes
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow, pytest.mark.timeout(900)]
 
 STEPS = 8
-OF_A_RUN = ("agentrl.cli", "agentrl.engine", "ray::Engine", "ray::Trainer", "ray::Gateway", "ray::Rollout")
 SETTINGS = {
     "name": '"cluster"',
     "loop.steps": str(STEPS),
@@ -45,7 +44,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayNodes]:
     if why := missing():
         pytest.skip(f"several Ray nodes need network namespaces: {why}")
     folder = tmp_path_factory.mktemp("nodes")
-    with ray_nodes(folder, 2, 1, 1, resources=[{"trainer": 1}, {"engine": 1}, {"engine": 1}]) as nodes:
+    with ray_nodes(folder, 2, 1, 1, resources=OnNodes.resources) as nodes:
         yield nodes
 
 
@@ -56,15 +55,7 @@ def agentrl(cluster: RayNodes, cwd: Path, *arguments: str) -> Command:
 
 def left_on(cluster: RayNodes) -> list[str]:
     """Processes of a run on any node: Ray's own stay."""
-    titles = []
-    for process in psutil.process_iter():
-        try:
-            title = " ".join(process.cmdline())
-        except (psutil.NoSuchProcess, psutil.ZombieProcess):
-            continue
-        if cluster.has(process.pid) and any(mark in title for mark in OF_A_RUN):
-            titles.append(title)
-    return titles
+    return [title(process) for process in OnNodes(cluster, ROOT).left("")]
 
 
 def statuses_without_a_key(cluster: RayNodes, cwd: Path) -> list[int]:
