@@ -8,8 +8,9 @@ from collections.abc import Iterator
 
 from agentrl.cluster.run_lock import run_lock
 from agentrl.errors import ConfigError
-from agentrl.observe.files import JsonLines, TensorBoard
+from agentrl.observe.files import JsonLines
 from agentrl.observe.recorder import Sink
+from agentrl.observe.tensorboard import TensorBoard
 from agentrl.rundir import RunDirectory
 from agentrl.section import Section
 

@@ -1,4 +1,4 @@
-"""Sinks that write into the run directory: `metrics.jsonl` and TensorBoard event files."""
+"""The sink that writes `metrics.jsonl`."""
 
 from __future__ import annotations
 
@@ -35,34 +35,3 @@ class JsonLines:
     def _line(self, line: dict[str, Any]) -> None:
         self._file.write(msgspec.json.encode(line) + b"\n")
         self._file.flush()
-
-
-class TensorBoard:
-    """Event files for `tensorboard --logdir`; every number of a record under its dotted name."""
-
-    def __init__(self, directory: Path) -> None:
-        from tensorboardX import SummaryWriter  # imports protobuf: only runs that want it pay
-
-        self._writer = SummaryWriter(str(directory))
-
-    def stepped(self, record: Any) -> None:
-        self._write("", msgspec.to_builtins(record, str_keys=True), record.step)
-
-    def evaluated(self, record: Any) -> None:
-        self._write("evaluation/", msgspec.to_builtins(record), record.version)
-
-    def resumed(self, record: Any) -> None:
-        """Nothing: its lines go on."""
-
-    def evaluation_failed(self, version: int, reason: str) -> None:
-        """Nothing: the next step's counts have it."""
-
-    def close(self) -> None:
-        self._writer.close()
-
-    def _write(self, prefix: str, values: dict[str, Any], step: int) -> None:
-        for name, value in values.items():
-            if isinstance(value, dict):
-                self._write(f"{prefix}{name}/", value, step)
-            elif isinstance(value, int | float):
-                self._writer.add_scalar(f"{prefix}{name}", value, step)

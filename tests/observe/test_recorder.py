@@ -5,40 +5,13 @@ import json
 from pathlib import Path
 
 import pytest
+from record_builders import evaluation, step
 from rich.console import Console
 
 from agentrl.observe.display import LineDisplay, LiveDisplay, sparkline
-from agentrl.observe.files import JsonLines, TensorBoard
+from agentrl.observe.files import JsonLines
 from agentrl.observe.recorder import Recorder
-from agentrl.observe.records import EvalRecord, StepRecord
 from agentrl.observe.summary import curve, print_summary, write_summary
-
-
-def step(number: int, success: float = 0.5, **changes: object) -> StepRecord:
-    fields: dict[str, object] = {
-        "step": number,
-        "reward": success,
-        "success": success,
-        "trajectories": 64,
-        "missing_rewards": 0,
-        "multi_version_trajectories": 3,
-        "no_signal_groups": 1,
-        "rows": 64,
-        "trained_tokens": 2000,
-        "sampled_tokens": 2100,
-        "staleness": {0: 1500, 1: 500},
-        "dropped_tokens": {"stale": 100},
-        "dropped_groups": {"stale": number},
-        "groups_under_way": 9,
-        "phases": {"wait": 1.5, "train": 2.0},
-        "swap": {"pause": 0.01},
-        "trainer": {"loss": 0.25, "engine_gap_max": 1e-6},
-    }
-    return StepRecord(**(fields | changes))  # type: ignore[arg-type]
-
-
-def evaluation(version: int, success: float) -> EvalRecord:
-    return EvalRecord(version=version, tasks=256, missing=0, success=success, reward=success)
 
 
 def test_the_summary_adds_up_the_steps_and_names_every_reason():
@@ -79,21 +52,6 @@ def test_metrics_are_one_json_object_a_line(tmp_path: Path):
     assert [line["kind"] for line in lines] == ["step", "evaluation"]
     assert lines[0]["staleness"] == {"0": 1500, "1": 500}
     assert lines[0]["trainer"]["loss"] == 0.25
-
-
-def test_tensorboard_gets_every_number(tmp_path: Path):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    sink = TensorBoard(tmp_path)
-    sink.stepped(step(7))
-    sink.evaluated(evaluation(7, 0.75))
-    sink.close()
-    events = EventAccumulator(str(tmp_path))
-    events.Reload()
-    assert {"reward", "staleness/1", "phases/train", "trainer/loss", "evaluation/success"} <= set(
-        events.Tags()["scalars"]
-    )
-    assert [(e.step, e.value) for e in events.Scalars("evaluation/success")] == [(7, 0.75)]
 
 
 @pytest.mark.parametrize("terminal", [True, False])
