@@ -50,7 +50,7 @@ class EventFile:
 
 
 class TensorBoard:
-    """Every number of a record under its dotted name. What the disk does not take is missing there, and nowhere else."""
+    """Every number of a record under its dotted name. What the disk does not take is missing there alone."""
 
     def __init__(self, directory: Path) -> None:
         from tensorboardX.proto.event_pb2 import Event  # imports protobuf: only runs that want it pay
