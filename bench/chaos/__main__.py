@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -23,7 +25,7 @@ from bench.chaos.campaign import Campaign
 from bench.chaos.injury import Injuries
 from bench.chaos.place import ENGINE_NODES, OnNodes, ThisMachine
 from bench.chaos.plan import KINDS, ON_NODES, plan
-from bench.chaos.quota import small_disk
+from bench.chaos.quota import small_disk, unmount
 from bench.chaos.ray_nodes import ray_nodes
 from bench.chaos.verdict import judge
 
@@ -50,6 +52,8 @@ def main(
     chosen = [kind for kind in known if not kinds or kind.name in kinds.split(",")]
     if not chosen:
         raise typer.BadParameter(f"no kind is called {kinds!r}; known: {', '.join(kind.name for kind in known)}")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that nothing of the campaign is left
+    unmount(runs_dir / "disk")
     with contextlib.suppress(FileNotFoundError):
         shutil.rmtree(runs_dir)
     with contextlib.ExitStack() as stack:
