@@ -8,13 +8,14 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from agentrl.errors import StoreError, StoreUnavailable
+from agentrl.gateway.in_loop import InLoop
 from agentrl.gateway.journal import Event, encode
+from agentrl.gateway.one_thread import OneThread
 from agentrl.gateway.ports import TrajectorySink
 from agentrl.gateway.refusal import Refusal
 from agentrl.types import JournalEntry, Trajectory
@@ -90,7 +91,8 @@ class GroupCommit:
         self._ending: set[str] = set()  # sessions of which nothing is owed any more
         self._wake = asyncio.Event()
         self._batch_over = asyncio.Event()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
+        self._in_loop = InLoop(sink)
+        self._thread = OneThread("journal")
         self._writer: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -139,7 +141,7 @@ class GroupCommit:
 
         Raises what the write raises.
         """
-        return await asyncio.get_running_loop().run_in_executor(self._thread, partial(write, *arguments))
+        return await self._thread.run(partial(write, *arguments))
 
     async def end(self, session_id: str) -> None:
         """Nothing of this session is written after this returns: to be called before it is saved or forgotten.
@@ -174,7 +176,7 @@ class GroupCommit:
         for item in (*self._in_flight, *self._queue):
             if isinstance(item.work, Trajectory) and item.waiter is not None:
                 item.waiter.settle(StoreUnavailable("the gateway stopped before it was saved"))
-        self._thread.shutdown(wait=False)
+        self._thread.close()
 
     def _put(self, *work: JournalEntry | Trajectory) -> _Waiter:
         if self._writer is None:
@@ -234,8 +236,10 @@ class GroupCommit:
 
         None is written after one that is owed, so that they keep their order.
         """
+        if self._in_loop.write(works):
+            return [None] * len(works)
         try:
-            await asyncio.get_running_loop().run_in_executor(self._thread, self._transaction(works))
+            await self._thread.run(self._transaction(works))
         except StoreUnavailable as error:
             return [error] * len(works)
         except Exception as error:  # a fault of the store is no reason for the writer to die

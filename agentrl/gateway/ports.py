@@ -44,7 +44,7 @@ class EngineClient(Protocol):
 class TrajectorySink(Protocol):
     """Where trajectories go when they are finished, and until then their events. Durable when it returns.
 
-    Called in worker threads.
+    Called in worker threads, but for `append_at_once`.
 
     Raises StoreUnavailable when the same may work later, StoreError when it is refused for good.
     """
@@ -63,6 +63,11 @@ class TrajectorySink(Protocol):
 
     def append(self, entries: Sequence[JournalEntry]) -> None:
         """Journals events in order, in one transaction: all of them, or none."""
+        ...
+
+    def append_at_once(self, entries: Sequence[JournalEntry]) -> bool:
+        """`append` if that takes no waiting for other writers; False, with nothing written, otherwise. It may always be
+        False. Raises nothing of the store's: `append` says what is wrong."""
         ...
 
     def write(self, entries: Sequence[JournalEntry], trajectories: Sequence[Trajectory]) -> None:

@@ -103,6 +103,11 @@ class TrajectoryStore(Protocol):
         """Journals events of sessions that go on, in order and in one transaction: all of them, or none."""
         ...
 
+    def append_at_once(self, entries: Sequence[JournalEntry]) -> bool:
+        """`append` if that takes no waiting for other writers; False, with nothing written, otherwise. It may always be
+        False. Raises nothing of the store's: `append` says what is wrong."""
+        ...
+
     def write(self, entries: Sequence[JournalEntry], trajectories: Sequence[Trajectory]) -> None:
         """`append` and `save`, of different sessions, in one transaction: all of it, or nothing."""
         ...

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from sqlalchemy.exc import TimeoutError as NoConnection
 
 from agentrl.errors import StoreError, StoreUnavailable
 from agentrl.store import connect, schema
+from agentrl.store.at_once import AtOnce
 from agentrl.store.file_lock import FileLock
 from agentrl.store.plain import Plain, transaction
 
@@ -39,6 +40,7 @@ class Database:
         self.layout = schema.SCHEMA_VERSION  # of the store, as far as this process knows
         self._turn = threading.Lock()
         self._lock = FileLock(Path(f"{self._engine.url.database}-lock")) if self._sqlite else None
+        self._at_once = AtOnce(str(self._engine.url.database), self._turn, self._lock) if self._lock else None
         self.where = self._engine.url.render_as_string(hide_password=True)
         try:
             self._check_schema(create=create)
@@ -69,6 +71,11 @@ class Database:
         """As `write`, past SQLAlchemy: for what every episode writes."""
         with self._reported(doing), self._in_turn(doing), transaction(self._engine) as plain:
             yield plain
+
+    def write_at_once(self, work: Callable[[Plain], None]) -> bool:
+        """As `write_plainly`, if nobody has to be waited for; False, with nothing written, otherwise. Raises nothing of
+        the database's."""
+        return self._at_once is not None and self._at_once.write(work)
 
     @contextmanager
     def _in_turn(self, doing: str) -> Iterator[None]:
@@ -112,6 +119,8 @@ class Database:
 
     def close(self) -> None:
         self._engine.dispose()
+        if self._at_once is not None:
+            self._at_once.close()
         if self._lock is not None:
             self._lock.close()
 

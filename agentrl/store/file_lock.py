@@ -27,10 +27,8 @@ class FileLock:
     @contextmanager
     def held(self, timeout_s: float) -> Iterator[None]:
         """Raises TimeoutError when others have it for so long, OSError when the file cannot be made."""
-        if self._fd is None:
-            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        fd, deadline, wait_s = self._fd, time.monotonic() + timeout_s, FIRST_WAIT_S
-        while not _taken(fd):
+        deadline, wait_s = time.monotonic() + timeout_s, FIRST_WAIT_S
+        while not self.take():
             if time.monotonic() > deadline:
                 raise TimeoutError(f"others hold {self._path} since {timeout_s:g} s")
             time.sleep(wait_s)
@@ -38,17 +36,23 @@ class FileLock:
         try:
             yield
         finally:
-            fcntl.flock(fd, fcntl.LOCK_UN)
+            self.free()
+
+    def take(self) -> bool:
+        """Whether it is held now; `free` it then. Raises OSError when the file cannot be made."""
+        if self._fd is None:
+            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def free(self) -> None:
+        if self._fd is not None:
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     def close(self) -> None:
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
-
-
-def _taken(fd: int) -> bool:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

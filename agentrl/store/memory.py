@@ -134,6 +134,10 @@ class MemoryStore:
         with self._lock:
             self._append(entries)
 
+    def append_at_once(self, entries: Sequence[JournalEntry]) -> bool:
+        self.append(entries)
+        return True
+
     def _append(self, entries: Sequence[JournalEntry]) -> None:
         for entry in entries:
             self._journal.setdefault((entry.session_id, entry.owner), []).append(bytes(entry.data))

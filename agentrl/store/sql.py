@@ -190,6 +190,9 @@ class SqlStore:
             with self._database.write_plainly(f"journaling {len(entries)} events") as database:
                 journal.append(database, entries)
 
+    def append_at_once(self, entries: Sequence[JournalEntry]) -> bool:
+        return self._database.write_at_once(lambda database: journal.append(database, entries))
+
     def journal(self, owner: str) -> Iterator[tuple[str, list[bytes]]]:
         """The names of the open sessions are read at once, their events a session at a time."""
         with self._database.read(f"listing the sessions of {owner!r}") as connection:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import struct
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -12,10 +14,11 @@ from bench.gateway.workload import Workload
 
 MAX_MODEL_LEN = 32_768
 OK = b"HTTP/1.1 200 OK\r\n"
+INTERVAL = b'"stream_interval":'
 
 
 class Answers:
-    """`stream_interval` tokens come in one event of a stream; 0 puts all of them into one."""
+    """`stream_interval` tokens come in one event of a stream, or more where a request asks for it; 0 is all in one."""
 
     def __init__(self, workload: Workload, stream_interval: int) -> None:
         models = {"object": "list", "data": [{"id": "policy", "object": "model", "max_model_len": MAX_MODEL_LEN}]}
@@ -28,14 +31,31 @@ class Answers:
         self._chat = [_json_answer(_dumps(_chat(workload, turn, tokens=False))) for turn in turns]
         self._chat_with_tokens = [_json_answer(_dumps(_chat(workload, turn, tokens=True))) for turn in turns]
         self.stream_head = OK + b"content-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
-        self.stream_events = [_http_chunk(event) for event in _events(workload, stream_interval)]
-        self.stream_events[-1] += b"0\r\n\r\n"
-        self.stream = self.stream_head + b"".join(self.stream_events)
+        self._workload = workload
+        self._interval = stream_interval
+        self.events = cache(self._events)
+        self.stream = cache(self._stream)
+
+    def interval(self, body: bytes) -> int:
+        """Of a request's stream. As in vLLM, it may ask for fewer and longer events than the server would send."""
+        at = body.rfind(INTERVAL)  # behind the prompt's ids
+        if at < 0 or not self._interval:
+            return self._interval
+        return max(self._interval, int(re.split(rb"[,}]", body[at + len(INTERVAL) :], maxsplit=1)[0]))
 
     def chat(self, body: bytes) -> bytes:
         """The answer to the turn that this request's messages have reached, with tokens when it asks for them."""
         turn = body.count(b'"assistant"')
         return (self._chat_with_tokens if b'"return_token_ids"' in body else self._chat)[turn % len(self._chat)]
+
+    def _events(self, interval: int) -> list[bytes]:
+        """Each as it leaves; the last one ends the answer."""
+        events = [_http_chunk(event) for event in _events(self._workload, interval)]
+        return [*events[:-1], events[-1] + b"0\r\n\r\n"]
+
+    def _stream(self, interval: int) -> bytes:
+        """All of an answer."""
+        return self.stream_head + b"".join(self.events(interval))
 
 
 def _chat(workload: Workload, turn: int, *, tokens: bool) -> dict[str, Any]:

@@ -52,21 +52,21 @@ class EngineProtocol(asyncio.Protocol):
     def on_message_complete(self) -> None:
         body, self._body = b"".join(self._body), []
         if self._url == b"/inference/v1/generate":
-            self._stream()
+            self._stream(self._answers.interval(body))
         elif self._url == b"/v1/chat/completions":
             self._after(self._latency_s, self._answers.chat(body))
         else:
             self._transport.write(self._answers.fixed.get(self._url, NOT_FOUND))
 
-    def _stream(self) -> None:
-        answers = self._answers
+    def _stream(self, interval: int) -> None:
         if not self._separate_writes:
-            self._after(self._latency_s, answers.stream)
+            self._after(self._latency_s, self._answers.stream(interval))
             return
         self._timers.clear()
-        self._transport.write(answers.stream_head)
-        for index, event in enumerate(answers.stream_events, 1):
-            self._after(self._latency_s * index / len(answers.stream_events), event)
+        self._transport.write(self._answers.stream_head)
+        events = self._answers.events(interval)
+        for index, event in enumerate(events, 1):
+            self._after(self._latency_s * index / len(events), event)
 
     def _after(self, seconds: float, data: bytes) -> None:
         if seconds or self._separate_writes:

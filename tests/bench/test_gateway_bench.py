@@ -48,7 +48,7 @@ async def test_the_mock_engine_streams_one_and_the_same_answer_in_pieces_of_any_
 ) -> None:
     workload, chunks = Workload(SIZES), list[TokenChunk]()
     answers = Answers(workload, stream_interval)
-    assert answers.stream.count(b'"token_ids":[') == pieces
+    assert answers.stream(stream_interval).count(b'"token_ids":[') == pieces
     async with mock_engine(answers) as client:
         async for chunk in client.stream(workload.prompt_ids(0, 0), Sampling(max_tokens=32), request_id="r"):
             chunks.append(chunk)

@@ -18,7 +18,10 @@ from agentrl.types import JournalEntry
 
 
 class Sink(MemorySink):
-    """Notes its batches. Takes them when `open`; fails as `errors` says, by turns; never takes what is `poison`."""
+    """Notes its batches. Takes them when `open`; fails as `errors` says, by turns; never takes what is `poison`.
+
+    It can be written at once as `at_once` says, by turns, and not at all after that.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -27,6 +30,7 @@ class Sink(MemorySink):
         self.batches: list[list[bytes]] = []
         self.errors: list[Exception | None] = []
         self.poison = b"poison"
+        self.at_once: list[bool] = []
         self.entered = threading.Semaphore(0)
 
     def append(self, entries: Sequence[JournalEntry]) -> None:
@@ -38,6 +42,13 @@ class Sink(MemorySink):
             raise StoreError("it cannot be stored")
         self.batches.append([entry.data for entry in entries])
         super().append(entries)
+
+    def append_at_once(self, entries: Sequence[JournalEntry]) -> bool:
+        if not self.at_once or not self.at_once.pop(0) or any(entry.data == self.poison for entry in entries):
+            return False
+        self.batches.append([entry.data for entry in entries])
+        super().append(entries)
+        return True
 
     def written(self, session_id: str = "s") -> list[bytes]:
         return [entry.data for entry in self.journaled.get(session_id, [])]

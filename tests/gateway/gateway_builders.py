@@ -131,6 +131,9 @@ class MemorySink:
         for entry in entries:
             self.journaled.setdefault(entry.session_id, []).append(entry)
 
+    def append_at_once(self, entries: Sequence[JournalEntry]) -> bool:
+        return False
+
     def write(self, entries: Sequence[JournalEntry], trajectories: Sequence[Trajectory]) -> None:
         for trajectory in trajectories:
             self.save(trajectory)

@@ -179,22 +179,23 @@ arrivals = st.lists(st.tuples(st.sampled_from("abc"), st.booleans()), min_size=1
 turns = st.lists(st.sampled_from(["fine", "out of reach"]), max_size=12)
 
 
-@given(arrivals, turns)
+@given(arrivals, turns, st.lists(st.booleans(), max_size=12))
 def test_whatever_fails_each_session_is_written_in_order_and_whole(
-    arrivals: list[tuple[str, bool]], turns: list[str]
+    arrivals: list[tuple[str, bool]], turns: list[str], at_once: list[bool]
 ) -> None:
     """… but for what is refused for good, and everybody hears of his own entry's fate."""
     logging.disable(logging.CRITICAL)
     try:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(commits_module, "RETRY_S", 0.0)
-            asyncio.run(_arrive(arrivals, turns))
+            asyncio.run(_arrive(arrivals, turns, at_once))
     finally:
         logging.disable(logging.NOTSET)
 
 
-async def _arrive(arrivals: list[tuple[str, bool]], turns: list[str]) -> None:
+async def _arrive(arrivals: list[tuple[str, bool]], turns: list[str], at_once: list[bool]) -> None:
     sink = Sink()
+    sink.at_once = list(at_once)
     sink.errors = [None if turn == "fine" else unavailable() for turn in turns]
     commits = GroupCommit(sink, owner="gateway", timeout_s=10)
     expected: dict[str, list[bytes]] = defaultdict(list)
