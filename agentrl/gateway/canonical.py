@@ -53,8 +53,17 @@ def root_key(tools: Sequence[Mapping[str, Any]] | None, template_kwargs: Mapping
 
     Raises RecursionError for a schema that is nested too deep.
     """
+    if not tools and not template_kwargs:
+        return _ROOT
+    return _root_key(tools, template_kwargs)
+
+
+def _root_key(tools: Sequence[Mapping[str, Any]] | None, template_kwargs: Mapping[str, Any] | None) -> bytes:
     rest = [template_kwargs] if template_kwargs else []
     return hashlib.blake2b(json.dumps([tools or [], *rest], sort_keys=True).encode(), digest_size=16).digest()
+
+
+_ROOT = _root_key(None, None)
 
 
 def answer_keys(key: bytes, answer: Mapping[str, Any]) -> list[bytes]:

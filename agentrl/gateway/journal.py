@@ -20,6 +20,7 @@ import msgspec
 from msgspec import Struct
 
 from agentrl.errors import StoreError
+from agentrl.exact_json import dumps, dumps_messages
 from agentrl.gateway.attempts import Asked
 from agentrl.types import Call, Limits, Mode, Sampling, Task
 
@@ -114,7 +115,7 @@ def encode(event: Event) -> bytes:
     try:
         if isinstance(event, CallAdded):
             return _encoder.encode(_record_of_call(event))
-        return _encoder.encode(_Record(type(event).__name__, _json(msgspec.to_builtins(event))))
+        return _encoder.encode(_Record(type(event).__name__, dumps(msgspec.to_builtins(event)).encode()))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise StoreError(f"event {type(event).__name__} cannot be journaled: {error}") from error
 
@@ -176,7 +177,7 @@ def _apply(state: Replayed, record: _Record) -> None:
 def _record_of_call(event: CallAdded) -> _Record:
     call = event.call
     sampling = _changed_fields(call.sampling)
-    rest = {name: getattr(call, name) for name in _REST}
+    rest = {name: value for name in _REST if (value := getattr(call, name)) is not None}
     rest["versions"] = [[span.version, span.start, span.end] for span in call.versions]
     rest["segments"] = [[segment.engine_id, segment.start, segment.end] for segment in call.segments]
     document: dict[str, Any] = {
@@ -189,7 +190,7 @@ def _record_of_call(event: CallAdded) -> _Record:
         document["asked"] = msgspec.to_builtins(event.asked)
     return _Record(
         CallAdded.__name__,
-        _json(document),
+        dumps_messages(document).encode(),
         _bytes(array("i", call.prompt_token_ids[event.kept :])),
         _bytes(array("i", call.token_ids)),
         None if call.logprobs is None else _bytes(array("d", call.logprobs)),
@@ -262,11 +263,3 @@ def _items(typecode: Literal["i", "d"], data: bytes) -> list[Any]:
     if sys.byteorder == "big":
         items.byteswap()
     return items.tolist()
-
-
-_json_encoder = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
-
-
-def _json(value: Any) -> bytes:
-    """ASCII, so that a lone surrogate from a client survives; NaN is refused, not nulled."""
-    return _json_encoder.encode(value).encode("ascii")

@@ -18,6 +18,7 @@ import numpy as np
 from msgspec import Struct
 
 from agentrl.errors import StoreError
+from agentrl.exact_json import dumps, dumps_messages
 from agentrl.store.arrays import as_ids, pack_floats, pack_ints, pack_mask, unpack
 from agentrl.types import Call, Row, Sampling, Segment, Task, Trajectory, VersionSpan
 
@@ -74,7 +75,7 @@ def decode(header: Entry, calls: Sequence[Entry], rows: Sequence[Entry]) -> Traj
 
 
 def encode_task(task: Task) -> str:
-    return _to_json(msgspec.to_builtins(task))
+    return dumps(msgspec.to_builtins(task))
 
 
 def decode_task(text: str) -> Task:
@@ -86,7 +87,7 @@ def encode_reward(reward: float | None, components: Mapping[str, float | None]) 
     _check_score("reward", reward)
     for name, value in components.items():
         _check_score(f"component {name!r}", value)
-    return {"reward": reward, "components": _to_json(dict(components))}
+    return {"reward": reward, "components": dumps(dict(components))}
 
 
 def _check_score(name: str, value: float | None) -> None:
@@ -108,8 +109,8 @@ def _encode_header(trajectory: Trajectory) -> Columns:
         "mode": trajectory.mode,
         "stop_reason": None if trajectory.stop_reason is None else str(trajectory.stop_reason),
         "task": None if trajectory.task is None else encode_task(trajectory.task),
-        "dropped": _to_json(trajectory.dropped),
-        "metadata": _to_json(trajectory.metadata),
+        "dropped": dumps(trajectory.dropped),
+        "metadata": dumps(trajectory.metadata),
         "created_at": trajectory.created_at,
         "finished_at": trajectory.finished_at,
         **encode_reward(trajectory.reward, trajectory.components),
@@ -138,13 +139,13 @@ def _encode_call(call: Call, sequences: list[list[int]]) -> Columns:
         "token_ids": pack_ints(call.token_ids),
         "logprobs": None if call.logprobs is None else pack_floats(call.logprobs),
         "versions": _encode_spans(call.versions),
-        "segments": _to_json([[part.engine_id, part.start, part.end] for part in call.segments])
+        "segments": dumps([[part.engine_id, part.start, part.end] for part in call.segments])
         if call.segments
         else "[]",
         "finish_reason": call.finish_reason,
         "sampling": _encode_sampling(call.sampling),
-        "messages": _to_json(call.messages),
-        "message": _to_json(call.message),
+        "messages": dumps_messages(call.messages),
+        "message": dumps_messages(call.message),
         "conversation": call.conversation,
         "reward": call.reward,
         "untrainable": call.untrainable,
@@ -164,7 +165,7 @@ def _encode_sampling(sampling: Sampling) -> str:
 
 @lru_cache(256)
 def _remembered(sampling: Sampling) -> str:
-    return _to_json({name: value for name, value in msgspec.to_builtins(sampling).items() if value != _NEUTRAL[name]})
+    return dumps({name: value for name, value in msgspec.to_builtins(sampling).items() if value != _NEUTRAL[name]})
 
 
 def _decode_call(columns: Entry, sequences: list[np.ndarray]) -> Call:
@@ -275,7 +276,7 @@ def _common_prefix(left: list[int], right: list[int]) -> int:
 
 
 def _encode_spans(spans: Sequence[VersionSpan]) -> str:
-    return _to_json([[span.version, span.start, span.end] for span in spans])
+    return dumps([[span.version, span.start, span.end] for span in spans])
 
 
 def _decode_spans(text: str) -> list[VersionSpan]:
@@ -285,11 +286,3 @@ def _decode_spans(text: str) -> list[VersionSpan]:
 def _from_json(text: str, kind: Any) -> Any:
     """Raises ValueError for what is no JSON of this type."""
     return msgspec.convert(json.loads(text), kind)
-
-
-_json = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
-
-
-def _to_json(value: Any) -> str:
-    """ASCII, so that a lone surrogate from a client or a NUL survives every database; NaN is refused, not nulled."""
-    return _json.encode(value)
