@@ -33,7 +33,7 @@ from agentrl.observe.summary import print_summary, write_summary
 from agentrl.observe.traces import open_traces
 from agentrl.rundir import RunDirectory
 from agentrl.store.base import TrajectoryStore
-from agentrl.store.sql import SqlStore
+from agentrl.store.patient import PatientStore
 from agentrl.train.batch_log import DiskBatchLog, NoBatchLog
 from agentrl.train.evaluate import Evaluator
 from agentrl.train.evaluations import Evaluations
@@ -121,7 +121,7 @@ class _Run:
 
     async def train(self, weights: Path, interrupts: Interrupts) -> None:
         store_url = self.config.store_url or self.directory.store_url
-        store = SqlStore(store_url)
+        store = PatientStore(store_url)
         rewards = RewardServices(
             self.config.reward,
             self.directory.logs,

@@ -100,11 +100,9 @@ class _Guard:
             self._reported.put_nowait(what)
 
     async def raise_if_down(self) -> None:
-        if self._down is None:
-            running, _ = await self._part.probe()
-            if running:
-                return
-        elif self._policy.max_restarts:
+        if self._down is None and (await self._part.probe())[0]:
+            return
+        if self._down is not None and self._policy.max_restarts:
             return  # it is being started again, which those who count on it wait for: something else is wrong
         raise RunError(f"{self._part.name} {self._down or 'died'}; see why in {self._part.log}")
 

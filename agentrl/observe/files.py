@@ -7,12 +7,21 @@ from typing import Any
 
 import msgspec
 
+from agentrl.errors import RunError
+from agentrl.observe.appended import AppendedFile
+from agentrl.patience import is_full, patiently
+
 
 class JsonLines:
-    """`metrics.jsonl`: one object a line, `kind` says which record it is. Flushed line by line."""
+    """`metrics.jsonl`: one object a line, `kind` says which record it is. In the file when it returns.
 
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("ab")
+    A disk without room is waited for, `waits_s` at most; then it raises RunError, as the record would be missing.
+    """
+
+    def __init__(self, path: Path, *, waits_s: float = 20.0) -> None:
+        self._path = path
+        self._file = AppendedFile(path)
+        self._waits_s = waits_s
 
     def stepped(self, record: Any) -> None:
         self._write("step", record)
@@ -33,5 +42,11 @@ class JsonLines:
         self._line({"kind": kind, **msgspec.to_builtins(record, str_keys=True)})
 
     def _line(self, line: dict[str, Any]) -> None:
-        self._file.write(msgspec.json.encode(line) + b"\n")
-        self._file.flush()
+        data = msgspec.json.encode(line) + b"\n"
+        try:
+            patiently(lambda: self._file.append(data), passes=is_full, limit_s=self._waits_s)
+        except OSError as error:
+            raise RunError(
+                f"a {line['kind']} record cannot be written to {self._path} ({error}). If the disk is full, free space "
+                "and go on with `agentrl train --resume`"
+            ) from error

@@ -7,7 +7,6 @@ full disk, and then whoever adds an event waits for ever.
 from __future__ import annotations
 
 import logging
-import os
 import socket
 import struct
 import time
@@ -16,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+
+from agentrl.observe.appended import AppendedFile
 
 logger = logging.getLogger(__name__)
 
@@ -27,23 +28,15 @@ class EventFile:
         from tensorboardX.record_writer import masked_crc32c
 
         self._checksum = masked_crc32c
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        self._size = os.fstat(self._file).st_size
+        self._file = AppendedFile(path)
 
     def append(self, data: bytes) -> None:
         """Raises OSError with nothing of it left in the file: what follows a torn record is never read."""
         length = struct.pack("<Q", len(data))
-        record = length + self._sum_of(length) + data + self._sum_of(data)
-        try:
-            if os.write(self._file, record) < len(record):
-                raise OSError(f"only a part of {len(record)} bytes was taken; is the disk full?")
-        except OSError:
-            os.ftruncate(self._file, self._size)
-            raise
-        self._size += len(record)
+        self._file.append(length + self._sum_of(length) + data + self._sum_of(data))
 
     def close(self) -> None:
-        os.close(self._file)
+        self._file.close()
 
     def _sum_of(self, data: bytes) -> bytes:
         return struct.pack("<I", self._checksum(data))

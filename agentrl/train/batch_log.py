@@ -17,6 +17,7 @@ import msgspec
 
 from agentrl.errors import CheckpointError, RunError
 from agentrl.manifest import flush
+from agentrl.patience import is_full, patiently
 from agentrl.train.batch import PreparedBatch
 
 MAGIC = b"agentrl batch 1\n"
@@ -44,23 +45,19 @@ class BatchLog(Protocol):
 
 
 class DiskBatchLog:
-    """`batches/v<version>`, each whole under its name or not there; the digest finds what is damaged later."""
+    """`batches/v<version>`, each whole under its name or not there; the digest finds what is damaged later.
 
-    def __init__(self, directory: Path) -> None:
+    A disk without room is waited for, `waits_s` at most.
+    """
+
+    def __init__(self, directory: Path, *, waits_s: float = 60.0) -> None:
         self._directory = directory
+        self._waits_s = waits_s
 
     def write(self, prepared: PreparedBatch) -> None:
-        data = encode(prepared)
-        version = prepared.batch.version
-        partial = self._directory / f".v{version}.partial"
+        data, version = encode(prepared), prepared.batch.version
         try:
-            self._directory.mkdir(parents=True, exist_ok=True)
-            with partial.open("wb") as file:
-                file.write(MAGIC + _digest(data) + data)
-                file.flush()
-                os.fsync(file.fileno())
-            partial.rename(self._path(version))
-            flush(self._directory)
+            patiently(lambda: self._write(version, data), passes=is_full, limit_s=self._waits_s)
         except OSError as error:
             raise RunError(
                 f"the batch of version {version} cannot be written to {self._directory} ({error}), so it is not "
@@ -92,6 +89,16 @@ class DiskBatchLog:
         for version in self.versions():
             if version < before:
                 self._path(version).unlink(missing_ok=True)
+
+    def _write(self, version: int, data: bytes) -> None:
+        partial = self._directory / f".v{version}.partial"
+        self._directory.mkdir(parents=True, exist_ok=True)
+        with partial.open("wb") as file:
+            file.write(MAGIC + _digest(data) + data)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.rename(self._path(version))
+        flush(self._directory)
 
     def _path(self, version: int) -> Path:
         return self._directory / f"v{version}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections import Counter
 from pathlib import Path
 
@@ -92,10 +93,25 @@ def test_a_full_disk_says_that_nothing_was_trained_and_what_to_do(tmp_path: Path
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
-    log = DiskBatchLog(tmp_path)
+    log = DiskBatchLog(tmp_path, waits_s=0.0)
     with pytest.raises(RunError, match=r"batch of version 2 cannot be written.*No space left.*--resume"):
         log.write(prepared(2))
     assert log.versions() == []
+
+
+def test_a_disk_that_is_full_for_a_moment_costs_a_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    fsync, refusals = os.fsync, [OSError(errno.ENOSPC, "No space left on device")] * 2
+
+    def full_at_first(descriptor: int) -> None:
+        if refusals:
+            raise refusals.pop()
+        fsync(descriptor)
+
+    monkeypatch.setattr("os.fsync", full_at_first)
+    log = DiskBatchLog(tmp_path)
+    log.write(prepared(2))
+    assert log.versions() == [2]
+    assert log.read(2).batch.version == 2
 
 
 @pytest.mark.parametrize(("trainer_state", "left"), [(True, [2]), (False, [0, 1, 2])])

@@ -47,14 +47,19 @@ class Actor:
             self._process = psutil.Process(pid) if node == _this_node() else None
 
     async def probe(self) -> tuple[bool, bool]:
-        """Whether it runs, and whether it answered. A call that is late is waited for, not repeated."""
+        """Whether it runs, and whether it answered. A call that is late is waited for, not repeated.
+
+        Several may ask at once, and it may be killed meanwhile.
+        """
         if self._probing is None:
             self._probing = asyncio.create_task(self._probe(self.handle), name=f"probe of {self.name}")
-        await asyncio.wait({self._probing}, timeout=self._probe_timeout_s)
-        if not self._probing.done():
+        probing = self._probing
+        await asyncio.wait({probing}, timeout=self._probe_timeout_s)
+        if not probing.done():
             return True, False
-        probing, self._probing = self._probing, None
-        return probing.result()
+        if self._probing is probing:
+            self._probing = None
+        return (False, False) if probing.cancelled() else probing.result()
 
     async def answers(self, limit_s: float) -> bool:
         """Whether the actor itself can still be asked for something."""
