@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,11 +21,27 @@ from agentrl.train.ports import Saveable
 
 logger = logging.getLogger(__name__)
 
+NO_ROOM = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT))
+"""In the words of whoever met it: a rank's error has come a long way, and is text."""
+AGAIN_S = 1.0
+
 
 class CheckpointSaver:
-    """One checkpoint at a time; the trainer makes no step meanwhile. `log` forgets what a checkpoint has."""
+    """One checkpoint at a time; the trainer makes no step meanwhile. `log` forgets what a checkpoint has.
 
-    def __init__(self, directory: Path, config: SavesConfig, trainer: Saveable, log: BatchLog | None = None) -> None:
+    A disk without room is waited for, `waits_s` at most.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        config: SavesConfig,
+        trainer: Saveable,
+        log: BatchLog | None = None,
+        *,
+        waits_s: float = 60.0,
+    ) -> None:
+        self._waits_s = waits_s
         self.checkpoints = Checkpoints(directory, config.retention)
         self._config, self._trainer, self._log = config, trainer, log or NoBatchLog()
 
@@ -39,6 +58,17 @@ class CheckpointSaver:
         `run` is what the driver wants back from `restore`. Raises CheckpointError when the disk or the trainer refuses
         it, with what either said; the checkpoints that were there before still are.
         """
+        deadline = time.monotonic() + self._waits_s
+        while True:
+            try:
+                return await self._save(version, scores, run)
+            except CheckpointError as error:
+                if time.monotonic() >= deadline or not any(words in str(error) for words in NO_ROOM):
+                    raise
+                logger.warning("%s; it is written again for %g s", error, self._waits_s)
+                await asyncio.sleep(AGAIN_S)
+
+    async def _save(self, version: int, scores: Mapping[str, float], run: Mapping[str, Any]) -> dict[str, float]:
         timer = PhaseTimer()
         try:
             partial = await asyncio.to_thread(self.checkpoints.begin, version)

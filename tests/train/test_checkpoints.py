@@ -171,7 +171,7 @@ async def test_parts_of_different_versions_are_refused(tmp_path: Path):
 
 
 async def test_a_full_disk_is_told_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    saver = CheckpointSaver(tmp_path / "checkpoints", CheckpointConfig(), TwinTrainer(tmp_path))
+    saver = CheckpointSaver(tmp_path / "checkpoints", CheckpointConfig(), TwinTrainer(tmp_path), waits_s=0.0)
 
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -187,7 +187,7 @@ async def test_a_disk_that_is_full_for_a_rank_is_told_with_what_to_do(
 ):
     """As `cluster.handles` tells of it: the rank's own error in one line."""
     trainer = TwinTrainer(tmp_path)
-    saver = CheckpointSaver(tmp_path / "checkpoints", CheckpointConfig(), trainer)
+    saver = CheckpointSaver(tmp_path / "checkpoints", CheckpointConfig(), trainer, waits_s=0.0)
 
     async def full(*_: object) -> None:
         raise TrainerError(f"trainer rank 0 failed in {part}: SafetensorError: No space left on device")
@@ -196,6 +196,40 @@ async def test_a_disk_that_is_full_for_a_rank_is_told_with_what_to_do(
     told = rf"checkpoint v3 cannot be written \(trainer rank 0 failed in {part}: .*No space left.*free space, or set"
     with pytest.raises(CheckpointError, match=told):
         await saver.save(3, scores={}, run={})
+
+
+@pytest.mark.parametrize("part", ["export", "save"])
+async def test_a_disk_that_is_full_for_a_moment_costs_a_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
+):
+    trainer = TwinTrainer(tmp_path)
+    saver = CheckpointSaver(tmp_path / "checkpoints", CheckpointConfig(), trainer)
+    works, refusals = getattr(trainer, part), ["No space left on device", "Disk quota exceeded"]
+
+    async def full_at_first(*arguments: object) -> None:
+        if refusals:
+            raise TrainerError(f"trainer rank 0 failed in {part}: SafetensorError: {refusals.pop()}")
+        await works(*arguments)
+
+    monkeypatch.setattr(trainer, part, full_at_first)
+    monkeypatch.setattr("agentrl.train.saver.AGAIN_S", 0.0)
+    await saver.save(3, scores={}, run={"n": 1})
+    assert saver.checkpoints.latest() == 3
+    assert await saver.restore(3) == {"n": 1}
+
+
+async def test_what_is_no_want_of_room_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    trainer, tries = TwinTrainer(tmp_path), []
+    saver = CheckpointSaver(tmp_path / "checkpoints", CheckpointConfig(), trainer)
+
+    async def broken(*_: object) -> None:
+        tries.append(1)
+        raise TrainerError("trainer rank 0 failed in export: RuntimeError: out of memory")
+
+    monkeypatch.setattr(trainer, "export", broken)
+    with pytest.raises(CheckpointError, match="out of memory"):
+        await saver.save(3, scores={}, run={})
+    assert len(tries) == 1
 
 
 async def test_without_trainer_state_only_the_weights_are_saved(tmp_path: Path):
