@@ -13,8 +13,9 @@ from agentrl import plugins
 from agentrl.cluster.carriers import Shelf
 from agentrl.cluster.logs import log_to
 from agentrl.cluster.nodes import interface_of, node_address
+from agentrl.cluster.processes import yield_cores
 from agentrl.engine.config import EngineConfig, EngineTimeouts
-from agentrl.engine.launch import LOOPBACK
+from agentrl.engine.launch import LOOPBACK, cpu_only
 from agentrl.errors import RunError
 from agentrl.gateway.config import GatewayConfig
 from agentrl.rollout.config import RolloutConfig
@@ -208,6 +209,8 @@ class TrainerActor:
     ) -> None:
         """address: of the node where the ranks meet. device: the GPU to take, where Ray gives none."""
         log_to(logs / f"trainer-{rank}.log")
+        if cpu_only():
+            yield_cores()  # before its libraries start their threads
         if device is not None:
             os.environ["CUDA_VISIBLE_DEVICES"] = device
         if address != LOOPBACK:

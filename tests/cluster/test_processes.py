@@ -67,3 +67,21 @@ def test_ending_nothing_is_fine(tag: str):
     process = psutil.Process(os.getpid())
     assert end([]) == []
     assert processes_of(tag, earlier=[*descendants(), process]) == []
+
+
+YIELDING = """
+import os, threading
+from agentrl.cluster.processes import yield_cores
+
+leave = threading.Event()
+threading.Thread(target=leave.wait).start()
+yield_cores()
+threading.Thread(target=leave.wait).start()
+print(sorted({os.getpriority(os.PRIO_PROCESS, int(thread)) for thread in os.listdir("/proc/self/task")}))
+leave.set()
+"""
+
+
+def test_a_process_that_yields_does_so_with_all_its_threads_those_to_come_too():
+    done = subprocess.run([sys.executable, "-c", YIELDING], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "[19]\n"
