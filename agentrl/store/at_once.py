@@ -8,6 +8,7 @@ import sqlite3
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
 from agentrl.store.file_lock import FileLock
 from agentrl.store.plain import Plain
@@ -20,7 +21,7 @@ that takes as long as the disk likes."""
 class AtOnce:
     """`turn` and `lock` are those that all writers of the database take, in this order. For one thread at a time."""
 
-    def __init__(self, path: str, turn: threading.Lock, lock: FileLock) -> None:
+    def __init__(self, path: Path, turn: threading.Lock, lock: FileLock) -> None:
         self._path = path
         self._turn = turn
         self._lock = lock

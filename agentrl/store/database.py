@@ -40,7 +40,7 @@ class Database:
         self.layout = schema.SCHEMA_VERSION  # of the store, as far as this process knows
         self._turn = threading.Lock()
         self._lock = FileLock(Path(f"{self._engine.url.database}-lock")) if self._sqlite else None
-        self._at_once = AtOnce(str(self._engine.url.database), self._turn, self._lock) if self._lock else None
+        self._at_once = self._way_at_once()
         self.where = self._engine.url.render_as_string(hide_password=True)
         try:
             self._check_schema(create=create)
@@ -76,6 +76,13 @@ class Database:
         """As `write_plainly`, if nobody has to be waited for; False, with nothing written, otherwise. Raises nothing of
         the database's."""
         return self._at_once is not None and self._at_once.write(work)
+
+    def _way_at_once(self) -> AtOnce | None:
+        """None where the URL says more of the database than where its file is."""
+        url = self._engine.url
+        if self._lock is None or url.query:
+            return None
+        return AtOnce(Path(str(url.database)).absolute(), self._turn, self._lock)
 
     @contextmanager
     def _in_turn(self, doing: str) -> Iterator[None]:

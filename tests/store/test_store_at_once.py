@@ -46,6 +46,15 @@ def test_sqlite_takes_it_and_postgresql_leaves_it_to_a_thread(url: str) -> None:
     store.close()
 
 
+def test_a_database_with_options_is_left_to_a_thread(tmp_path: Path) -> None:
+    """It would be opened without them."""
+    store = SqlStore(f"sqlite:///{tmp_path / 't.db'}?timeout=5")
+    assert not store.append_at_once(events(b"1"))
+    store.append(events(b"2"))
+    assert list(store.journal("gateway")) == [("s", [b"2"])]
+    store.close()
+
+
 def test_another_process_or_thread_that_writes_is_not_waited_for(sqlite: SqlStore, tmp_path: Path) -> None:
     with FileLock(tmp_path / "t.db-lock").held(1):
         assert not sqlite.append_at_once(events(b"1"))
