@@ -19,10 +19,16 @@ class Abandoned(BaseException):
     """Raised inside a call that outlived its time limit. No `except Exception` catches it, `finally` runs."""
 
 
-def end_soon(thread: threading.Thread, lock: threading.Lock, hangs: Callable[[], bool]) -> None:
+def end_soon(
+    thread: threading.Thread,
+    lock: threading.Lock,
+    hangs: Callable[[], bool],
+    ask: Callable[[], None] = lambda: None,
+) -> None:
     """Raises Abandoned in `thread`, again and again, while `hangs()` is true under `lock`.
 
-    The thread has to make `hangs()` false under the same lock, and to call `absorb` there: none comes after that.
+    The thread has to make `hangs()` false under the same lock, and to call `absorb` there: none comes after that. `ask`
+    is called after each, for an Abandoned may also hit what the thread was about to do that with.
     """
 
     def insist() -> None:
@@ -32,6 +38,7 @@ def end_soon(thread: threading.Thread, lock: threading.Lock, hangs: Callable[[],
                 if not hangs():
                     return
                 _raise_in(thread)
+            ask()
 
     threading.Thread(target=insist, name=f"{thread.name}-ender", daemon=True).start()
 

@@ -84,7 +84,7 @@ class LoopThread:
     async def _abandon_if_stuck(self) -> None:
         assert self._loop is not None
         answer: Future[None] = Future()
-        self._loop.call_soon_threadsafe(self._answer, answer)
+        self._ask(answer)
         try:
             async with asyncio.timeout(GRACE_S):
                 await asyncio.shield(asyncio.wrap_future(answer))
@@ -94,17 +94,33 @@ class LoopThread:
                 if not answer.done():
                     self._counted = True
                     self._hung.add(1)
-                    end_soon(self._thread, self._lock, lambda: self._counted)
+                    end_soon(self._thread, self._lock, lambda: self._counted, lambda: self._ask(answer))
+
+    def _ask(self, answer: Future[None]) -> None:
+        """A round later, so that what was cancelled has had its turn to clean up."""
+        loop = self._loop
+        assert loop is not None
+        with contextlib.suppress(RuntimeError):  # it is closed
+            loop.call_soon_threadsafe(loop.call_soon, self._answer, answer)
 
     def _answer(self, answer: Future[None]) -> None:
-        """On the loop: it is free again."""
+        """On the loop: it is free again. An Abandoned may end this at any step; then it is asked for once more."""
         with self._lock:
             with contextlib.suppress(Abandoned):
                 absorb()
-            answer.set_result(None)
-            if self._counted:
-                self._counted = False
-                self._hung.add(-1)
+            if not answer.done():
+                answer.set_result(None)
+            self._count_out()
+
+    def _count_out(self) -> None:
+        """Under the lock. It hangs no more."""
+        if self._counted:
+            self._counted = False
+            self._hung.add(-1)
+
+    def _left(self) -> None:
+        with self._lock:
+            self._count_out()
 
     def _work(self) -> None:
         assert self._loop is not None
@@ -120,6 +136,9 @@ class LoopThread:
             log.warning("%s did not end its tasks: %r", self._thread.name, error)
         finally:
             self._loop.close()
+            with contextlib.suppress(Abandoned):  # of two tries it can end one: the next is some time after it
+                self._left()
+            self._left()
 
 
 async def _captured(call: Callable[[], Awaitable[Any]]) -> Outcome:

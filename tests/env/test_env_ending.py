@@ -216,3 +216,33 @@ async def test_hung_loops_are_capped() -> None:
     release.set()
     loop.close()
     assert await asyncio.to_thread(eventually, lambda: hung.count == 0)
+
+
+@pytest.mark.parametrize("closed", [False, True])
+async def test_a_loop_is_free_again_though_its_ending_hit_the_answer(
+    closed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Abandoned is raised at any step of a thread: also at the first one of what would have said that it is free."""
+    release, hung, hits = threading.Event(), HungCalls(limit=1), [1, 1]
+    answer = LoopThread._answer
+
+    def hit_first(self: LoopThread, *arguments: Any) -> None:
+        if hits:
+            hits.pop()
+            raise Abandoned
+        answer(self, *arguments)
+
+    monkeypatch.setattr(LoopThread, "_answer", hit_first)
+
+    async def blocks() -> None:
+        release.wait()
+
+    loop = LoopThread("blocks", hung)
+    with pytest.raises(EnvironmentTimeout):
+        await loop.run(blocks, 0.05, "block")
+    assert hung.count == 1
+    release.set()
+    if closed:
+        loop.close()
+    assert await asyncio.to_thread(eventually, lambda: hung.count == 0)
+    loop.close()
