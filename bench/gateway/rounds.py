@@ -6,13 +6,14 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from statistics import median
 
 import msgspec
 from msgspec import Struct
 
+from bench.gateway.awake import cores_awake
 from bench.gateway.client import Round
 from bench.gateway.processes import ROOT, Command, Server, free_port
 from bench.gateway.results import ByName, Results
@@ -58,7 +59,8 @@ def measure(plan: Plan, folder: Path, say: Callable[[str], None]) -> Results:
                     say(f"round {index + 1} of {plan.rounds}, {clients} clients: {SUBJECTS[name].title}")
                     before = server.cpu_seconds()
                     audit = clients == max(LOADS) and name != "none"
-                    result = _round(plan, SUBJECTS[name], server, clients, index, audit=audit)
+                    with cores_awake() if clients == min(LOADS) else nullcontext():
+                        result = _round(plan, SUBJECTS[name], server, clients, index, audit=audit)
                     if clients == max(LOADS):
                         served = result.requests * (plan.seconds + plan.warm_up_s) / plan.seconds
                         cpu_ms[name].append((server.cpu_seconds() - before) / served * 1000)
