@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import os
 import time
@@ -14,6 +13,7 @@ from typing import Any
 from agentrl import manifest
 from agentrl.errors import CheckpointError, TrainerError
 from agentrl.observe.timing import PhaseTimer
+from agentrl.patience import NO_ROOM
 from agentrl.train.batch_log import BatchLog, NoBatchLog
 from agentrl.train.checkpoints import TRAINER, Checkpoints
 from agentrl.train.config import SavesConfig
@@ -21,7 +21,7 @@ from agentrl.train.ports import Saveable
 
 logger = logging.getLogger(__name__)
 
-NO_ROOM = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT))
+NO_ROOM_WORDS = tuple(map(os.strerror, NO_ROOM))
 """In the words of whoever met it: a rank's error has come a long way, and is text."""
 AGAIN_S = 1.0
 
@@ -63,7 +63,7 @@ class CheckpointSaver:
             try:
                 return await self._save(version, scores, run)
             except CheckpointError as error:
-                if time.monotonic() >= deadline or not any(words in str(error) for words in NO_ROOM):
+                if time.monotonic() >= deadline or not any(words in str(error) for words in NO_ROOM_WORDS):
                     raise
                 logger.warning("%s; it is written again for %g s", error, self._waits_s)
                 await asyncio.sleep(AGAIN_S)

@@ -14,7 +14,7 @@ from bench.gateway.workload import Workload
 
 MAX_MODEL_LEN = 32_768
 OK = b"HTTP/1.1 200 OK\r\n"
-INTERVAL = b'"stream_interval":'
+INTERVAL, DIGITS = b'"stream_interval":', re.compile(rb"\d+")
 
 
 class Answers:
@@ -41,7 +41,7 @@ class Answers:
         at = body.rfind(INTERVAL)  # behind the prompt's ids
         if at < 0 or not self._interval:
             return self._interval
-        return max(self._interval, int(re.split(rb"[,}]", body[at + len(INTERVAL) :], maxsplit=1)[0]))
+        return max(self._interval, int(DIGITS.match(body, at + len(INTERVAL))[0]))
 
     def chat(self, body: bytes) -> bytes:
         """The answer to the turn that this request's messages have reached, with tokens when it asks for them."""
