@@ -39,7 +39,7 @@ class Workload:
         growth = self._ids_in(turn_text("user", self.follow_up(0, 1))) + sizes.answer_tokens
         first = max(40, sizes.prompt_tokens - growth * (sizes.turns - 1) // 2)
         self.system = " ".join(self._some(-1, round(first / 2 / per_word)))
-        rest = first - self._ids_in(turn_text("system", self.system) + turn_text("user", ""))
+        rest = first - self._ids_in(turn_text("system", self.system) + turn_text("user", "Episode 1000000: "))
         self._question_words = max(1, round(rest / per_word))
 
     def question(self, episode: int) -> str:
